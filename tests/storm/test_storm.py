@@ -34,7 +34,7 @@ print(sorted(name for name in ("torch", "ray", "diffusers") if name in sys.modul
     [
         pytest.param(500404, id="an event after one that the full disk refused"),
         pytest.param(500474, id="an update whose samples all fail"),
-        pytest.param(562, id="previews of before a restart, whose weights nothing else needs"),
+        pytest.param(562, id="an older set announced again after the current one, which previews use"),
         pytest.param(500544, id="a crash between the rollouts of a stale group and its audits"),
     ],
 )

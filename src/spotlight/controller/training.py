@@ -245,5 +245,7 @@ class Training:
         """Sets that may still be needed: the newest of each policy, and those of unfinished samples."""
         within_reach = self._hub.dispatcher.directory.weights
         others = sorted(w for w in within_reach if w.policy is not newest.policy)
+        # After a restart an older set may be published again after the current one, which previews use.
+        later = sorted(w for w in within_reach if w.policy is newest.policy and w.version > newest.version)
         asked = [w for w in self._hub.dispatcher.ledger.needed_weights() if w in within_reach and w != newest]
-        return sorted({*others[-1:], *asked})
+        return sorted({*others[-1:], *later[-1:], *asked})
