@@ -138,7 +138,7 @@ class StormRun:
         self._setbacks: list[Setbacks] = []
         """Of each life of the controller."""
         self.storage = SimStorage()
-        self.storage.is_full = lambda name: storm.happens(Fault.PAYLOAD_FULL, 0.02)
+        self.storage.is_full = lambda name: storm.happens(Fault.PAYLOAD_FULL, 0.06)
         rewards = config.reward.rewards("simulated")
         exact, machines = config.deterministic, setting.machines
         self.world = SimWorld(storm, self.storage, self.trace, exact, machines, rewards=rewards)
