@@ -27,7 +27,7 @@ SETTINGS = (
     "rollout.prompts=4", "rollout.group_size=8", "rollout.steps=20", "reward.processes=1", "output.name=run",
     "output.journal.sync=never",
 )  # fmt: skip
-START_S, POLL_S = 600.0, 0.2
+START_S, POLL_S = 300.0, 0.2
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
