@@ -157,7 +157,7 @@ def test_token_of_a_live_run_is_revoked_and_its_machine_stays(story):
 
 def test_machine_shows_what_it_does_in_plain_lines(story):
     log = story.machine.log()
-    for line in ("joining the run run at 127.0.0.1:", "joined as box.1: 1 slots on cpu"):
+    for line in ("joining the run run at 127.0.0.1:", "joined as box.1: 1 slot on cpu"):
         assert line in log
     assert not re.search("Traceback|Exception", log)
 

@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+import os
+import signal
 
 import pytest
 from command_line import spotlight
 from join_stories import listening
 
 from spotlight.folder import RunFolder
+from spotlight.pools import joining
 from spotlight.pools.join import joining_lines
-from spotlight.pools.joining import reached_at
-from spotlight.pools.tokens import RunSecrets, TokenFile
+from spotlight.pools.joining import JoiningMachine, JoinOptions, reached_at
+from spotlight.pools.tokens import RunSecrets, TokenFile, token_file_of
 
 ADDRESS = "127.0.0.1:1"
 """No program listens at this port."""
@@ -58,6 +61,34 @@ def test_machine_reaches_controller_and_blobs_at_the_host_that_it_has_dialled(tm
             launch = reached_at(given, address)
             host = address.rpartition(":")[0]
             assert (launch.controller, launch.blobs) == (address, f"{host}:{given.blobs.rpartition(':')[2]}")
+
+    asyncio.run(story())
+
+
+class SlowMachine:
+    """Its imports do not end."""
+
+    is_stopped = False
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    async def start(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        SlowMachine.is_stopped = True
+
+
+def test_machine_that_is_stopped_during_its_imports_leaves_without_waiting_for_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(joining, "Machine", SlowMachine)
+
+    async def story():
+        async with listening(tmp_path) as run, asyncio.timeout(60):
+            options = JoinOptions(token_file=token_file_of(run.folder), name="box", folder=tmp_path / "joined")
+            await JoiningMachine(options, lambda line: None).serve()
+            assert (SlowMachine.is_stopped, run.pool.nodes()) == (True, ())
 
     asyncio.run(story())
 

@@ -100,17 +100,19 @@ def test_worker_beyond_the_slots_or_with_a_training_role_is_not_introduced(tmp_p
     ("message", "times"),
     [(m.StoreFailed(problem="its disk is full"), 1), (m.Failed(problem="its disk is full", exit_code=3), 3)],
 )
-def test_machine_that_cannot_work_is_sent_away_and_the_run_goes_on(tmp_path, message, times):
+@pytest.mark.parametrize("of_worker", [False, True])
+def test_machine_that_cannot_work_is_sent_away_and_the_run_goes_on(tmp_path, message, times, of_worker):
     async def story():
         async with listening(tmp_path) as run:
             party = Party(run)
             node = await party.connect()
             for _ in range(times):
-                await party.sent(message, None)
+                await party.sent(message, party.own if of_worker and isinstance(message, m.Failed) else None)
             await run.eventually(lambda: run.pool.nodes() == ())
             assert "its disk is full" in run.problems()
             assert [event.node for event in run.events if isinstance(event, NodeLost)] == [node]
             assert (run.hub._failure, run.hub.dispatcher.failure) == (None, None)
+            assert run.hub.dispatcher.to_gang == []
 
     told(story())
 

@@ -29,7 +29,7 @@ def test_image_is_made_of_known_instructions_stages_and_files_and_extras_of_the_
     assert used <= {f"spotlight:{tag}" for _, tag in built}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = ",".join(re.findall(r"EXTRAS=([\w,]+)", text("docker/Dockerfile"))).split(",")
-    assert set(extras) - {"ray"} <= set(project["optional-dependencies"])
+    assert set(extras) <= set(project["optional-dependencies"])
 
 
 def test_image_runs_as_the_user_of_the_pods_and_under_an_init():

@@ -77,11 +77,10 @@ def submitted(folder: Path, template: str, spotlight: str, **environment: str) -
     return started.wait(60), (folder / "calls").read_text().split("\n")[:-1]
 
 
-@pytest.mark.parametrize("code", ["0", "1", "2", "4"])
-def test_trainer_of_slurm_marks_the_run_as_done_if_it_is(tmp_path, code):
-    ended = submitted(tmp_path, "slurm/trainer.sbatch", TRAINER, CODE=code)
-    assert ended == (int(code), ["train"])
-    assert (tmp_path / "words-1.done").exists() == (code == "0")
+@pytest.mark.parametrize("code", [0, 1, 2, 4])
+def test_trainer_of_slurm_that_ends_by_itself_does_not_queue_again(tmp_path, code):
+    """Also with 4: the run was drained, or has spent its budget."""
+    assert submitted(tmp_path, "slurm/trainer.sbatch", TRAINER, CODE=str(code)) == (code, ["train"])
 
 
 def test_trainer_of_slurm_resumes_a_run_that_is_there(tmp_path):
@@ -94,8 +93,9 @@ def test_trainer_of_slurm_at_its_time_limit_ends_the_iteration_and_queues_again(
     assert submitted(tmp_path, "slurm/trainer.sbatch", signals, WAITS="yes") == (4, ["train", "requeue 7"])
 
 
-JOINER = '[ "$1" = token ] && exit 0; echo "$1" >> calls; '
-"""A machine that has the run's token."""
+JOINER = '[ "$1" = status ] && exec cat state; [ "$1" = token ] && exit 0; echo "$1" >> calls; '
+"""A machine that has the run's token; the file `state` is the run's state."""
+FINISHES = """echo '{"state":"finished","reason":null}' > state"""
 
 
 def test_machine_of_slurm_that_was_preempted_queues_again(tmp_path):
@@ -110,7 +110,7 @@ def test_machine_of_slurm_whose_script_is_signalled_leaves_and_queues_again(tmp_
 
 
 def test_machine_of_slurm_ends_with_the_run(tmp_path):
-    assert submitted(tmp_path, "slurm/spot.sbatch", f"{JOINER} touch words-1.done; exit 0") == (0, ["join"])
+    assert submitted(tmp_path, "slurm/spot.sbatch", f"{JOINER} {FINISHES}; exit 0") == (0, ["join"])
 
 
 @pytest.mark.parametrize("code", [1, 2])
@@ -119,10 +119,12 @@ def test_machine_of_slurm_that_cannot_join_does_not_queue_again(tmp_path, code):
 
 
 def test_machine_of_slurm_waits_for_a_trainer_that_is_away_but_not_for_ever(tmp_path):
-    returns = f"{JOINER} [ $(wc -l < calls) = 3 ] && touch words-1.done && exit 0; exit 4"
+    returns = f"{JOINER} [ $(wc -l < calls) = 3 ] && {FINISHES} && exit 0; exit 4"
     assert submitted(tmp_path / "back", "slurm/spot.sbatch", returns) == (0, ["join"] * 3)
     never = submitted(tmp_path / "gone", "slurm/spot.sbatch", f"{JOINER} exit 3", TRIES="5")
     assert never == (3, ["join"] * 5)
+    forgotten = JOINER.replace("exit 0;", "exec test ! -e calls;")
+    assert submitted(tmp_path / "old", "slurm/spot.sbatch", f"{forgotten} exit 4", TRIES="5") == (3, ["join"])
 
 
 def test_trainer_of_kubernetes_starts_the_run_and_resumes_it_in_the_next_pod(tmp_path):

@@ -11,6 +11,7 @@ from typer.main import get_command
 from spotlight.config import load_config
 from spotlight.pools.config import ClusterConfig
 from spotlight.pools.processes import REAP_S
+from spotlight.pools.ray import SPOT_MARKS
 from spotlight.surface.cli.main import app
 from spotlight.surface.cli.overrides import dotted
 
@@ -37,11 +38,10 @@ def test_every_command_of_a_template_exists_with_its_options_and_arguments(templ
 def test_settings_of_a_template_make_a_run(template):
     command = only(template, "train").replace("$PORT", str(PORT)).replace("$RECIPE", "words-nft")
     _, recipe, *rest = words_of(command)
-    # Whether Ray is installed is not the template's affair.
-    config = load_config(recipe, [each for each in dotted(rest) if each != "cluster.pool=ray"])
-    assert config.iterations
-    if "--cluster.listen" in rest:
-        assert (config.cluster.listen, config.cluster.pool.value) == (f"0.0.0.0:{PORT}", "join")
+    cluster = load_config(recipe, dotted(rest)).cluster
+    wanted = {"docker": ("local", None), "ray": ("ray", None), "kuberay": ("ray", None)}
+    where = template.partition("/")[0]
+    assert (cluster.pool, cluster.listen) == wanted.get(where, ("join", f"0.0.0.0:{PORT}"))
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -129,7 +129,7 @@ def test_spot_groups_of_ray_have_the_label_of_spot_nodes_and_a_supported_version
     cluster = objects("kuberay/raycluster.yaml")["RayCluster"].spec
     (group,) = cluster.workerGroupSpecs
     assert group.minReplicas <= group.replicas <= group.maxReplicas
-    assert group.labels == {"spotlight": "spot"}
+    assert [f"{key}={value}" for key, value in group.labels.items()] == [SPOT_MARKS[0]]
     assert (2, 58) <= tuple(map(int, cluster.rayVersion.split(".")[:2])) < (2, 62)
 
 
@@ -144,9 +144,8 @@ def test_ray_up_has_its_head_on_demand_and_labels_its_spot_workers():
     assert (head.node_config.InstanceMarketOptions, head.max_workers) == (None, 0)
     assert spot.node_config.InstanceMarketOptions is not None, name
     assert 0 < spot.min_workers <= spot.max_workers <= cluster.max_workers
-    ((key, value),) = spot.labels.items()
-    assert (key, value) == ("spotlight", "spot")
-    assert f"--labels={key}={value}" in cluster.worker_start_ray_commands[-1]
+    assert [f"{key}={value}" for key, value in spot.labels.items()] == [SPOT_MARKS[0]]
+    assert f"--labels={SPOT_MARKS[0]}" in cluster.worker_start_ray_commands[-1]
     ports = [re.search(r"(?:--port=|RAY_HEAD_IP:)(\d+)", each[-1])[1] for each in (
         cluster.head_start_ray_commands, cluster.worker_start_ray_commands
     )]  # fmt: skip

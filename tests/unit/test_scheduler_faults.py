@@ -352,6 +352,23 @@ def test_a_worker_that_ignores_a_recall_counts_as_silent_despite_its_heartbeats(
     assert given_to(fast, world.assign()) == [wanted]
 
 
+def test_a_recall_that_waited_for_a_broken_connection_has_its_whole_time_after_it(world):
+    slow, fast = world.join("slow"), world.join("fast")
+    world.issue(request(0))
+    world.give(slow, 1, speed=1.0)
+    world.pull(fast, 8, 10.0)
+    assert world.scheduler.recalls(world.now)
+    for world.now in (3.0, 6.0, 9.0):
+        world.scheduler.excuse(slow, world.now)
+        world.progress(fast, 0)
+    named = []
+    for world.now in (11.5, 14.0, 17.0, 19.5):
+        world.progress(slow, 1)
+        world.progress(fast, 0)
+        named.append(world.scheduler.silent(world.now))
+    assert named == [[], [], [], [slow]]
+
+
 def test_a_recalled_request_whose_result_is_being_scored_does_not_make_its_worker_silent(world):
     slow, fast = world.join("slow"), world.join("fast")
     (wanted,) = world.issue(request(0))

@@ -64,7 +64,7 @@ class Hub:
 
     def _excuse(self, node: NodeId, now: float) -> None:
         for worker in self.dispatcher.directory.workers_of(node):
-            self.dispatcher.scheduler.heartbeat(worker, (), now)
+            self.dispatcher.scheduler.excuse(worker, now)
 
     def flush(self) -> None:
         """Serve standing pulls, send all outgoing messages, and wake waiters whose condition holds now."""

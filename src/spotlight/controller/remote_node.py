@@ -67,7 +67,7 @@ class RemoteNode:
                 return self._judge_hello(envelope, hello, directory)
             case m.StoreFailed(problem=problem):
                 return Judged(Fate.EXPELS, problem)
-            case m.Failed(problem=problem, fatal=fatal) if fatal or envelope.worker is None:
+            case m.Failed(problem=problem, fatal=fatal, request=request) if fatal or not request or not envelope.worker:
                 self.troubles += 1
                 return Judged(Fate.EXPELS if self.troubles >= TROUBLES_ALLOWED else Fate.DROPPED, problem)
         return Judged(Fate.DELIVERED)

@@ -68,6 +68,7 @@ class AgentCore:
     def leave(self) -> None:
         """Do nothing more, and drop the references to the node, which is gone."""
         self._effects = NoEffects()
+        self._relayed.leave()
         self.crews.leave()
         self._slots.leave()
 

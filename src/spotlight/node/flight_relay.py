@@ -38,6 +38,22 @@ class Ends(Protocol):
         """No commit of the worker is pending any more."""
 
 
+class _Nowhere:
+    """The ends of a node that is gone."""
+
+    def report_of(self, worker: WorkerId, message: m.AnyMessage) -> None:
+        pass
+
+    def deliver(self, worker: WorkerId, frame: Frame) -> None:
+        pass
+
+    def cannot_store(self, error: Stopped) -> None:
+        pass
+
+    def all_stored(self, worker: WorkerId) -> None:
+        pass
+
+
 class FlightRelay:
     """By worker: commits that wait for their flight to be stored, and messages behind a grant that is being read."""
 
@@ -54,6 +70,10 @@ class FlightRelay:
         """Nothing more is delivered to the worker."""
         self._fetching.pop(worker, None)
 
+    def leave(self) -> None:
+        """Do nothing more, and drop the references to the node, which is gone."""
+        self._ends = _Nowhere()
+
     def commit(self, worker: WorkerId, message: m.Commit | m.HandBack, blob: bytes) -> None:
         """Report the message when its flight is stored, after the earlier ones of the worker."""
         queue = self._storing.get(worker)
@@ -61,7 +81,7 @@ class FlightRelay:
             if not blob:
                 self._ends.report_of(worker, message)
                 return
-            queue = self._storing[worker] = InOrder(partial(self._ends.report_of, worker))
+            queue = self._storing[worker] = InOrder(partial(self._report, worker))
         if blob:
             self._store.append(blob, partial(self._stored, worker, queue.reserve(), message))
         else:
@@ -72,7 +92,7 @@ class FlightRelay:
         if not self._store.needs_fetch(grant):
             self.to_worker(worker, (grant, b""))
             return
-        queue = self._fetching.setdefault(worker, InOrder(partial(self._ends.deliver, worker)))
+        queue = self._fetching.setdefault(worker, InOrder(partial(self._deliver, worker)))
         self._store.fetch(grant, partial(self._fetched, worker, queue.reserve(), grant))
 
     def to_worker(self, worker: WorkerId, frame: Frame) -> None:
@@ -82,6 +102,12 @@ class FlightRelay:
             self._ends.deliver(worker, frame)
         else:
             queue.add(frame)
+
+    def _report(self, worker: WorkerId, message: m.AnyMessage) -> None:
+        self._ends.report_of(worker, message)
+
+    def _deliver(self, worker: WorkerId, frame: Frame) -> None:
+        self._ends.deliver(worker, frame)
 
     def _stored(
         self, worker: WorkerId, place: Place[m.AnyMessage], message: m.Commit | m.HandBack, stored: BlobRef | Stopped

@@ -77,7 +77,7 @@ class NearStore:
         done(found)
 
     def needs_fetch(self, grant: m.Grant) -> bool:
-        return any(lease.flight for lease in grant.leases)
+        return bool([lease for lease in grant.leases if lease.flight])
 
     def fetch(self, grant: m.Grant, done: Callable[[Fetched], None]) -> None:
         done(flights_of(grant, self._store))

@@ -43,6 +43,8 @@ from spotlight.node.membership import Connect, CrewProblem, Follow, Membership
 from spotlight.node.neighbours import WeightCopies
 from spotlight.node.spans import SpanLog
 from spotlight.node.worker_core import (
+    ACTIVITIES,
+    ORDERED,
     CommittedRow,
     Effect,
     Exit,
@@ -192,7 +194,7 @@ class Worker:
             return problem_of(error)
         ended = time.monotonic()
         if boundary.work is not None:
-            self._spans.record(_ACTIVITY[boundary.work], began, ended)
+            self._spans.record(ACTIVITIES[boundary.work], began, ended)
         seconds = ended - began if boundary.is_typical else 0.0
         return StepDone(boundary.rows, seconds, boundary.finished, boundary.commits)
 
@@ -201,7 +203,7 @@ class Worker:
         assert role is not None
         reply: m.AnyMessage | None
         try:
-            with self._spans.doing(_ORDERED[type(order)]):
+            with self._spans.doing(ORDERED[type(order)]):
                 reply = role.form(order) if isinstance(order, m.FormGang) else role.obey(order)
         except RestartNeeded as error:
             # A share of the weights cannot join another gang; the next process of this slot can.
@@ -308,18 +310,3 @@ class _EngineRows:
 
     def admit(self, lease: m.Granted, flight: bytes | None) -> None:
         self._engine.admit(lease.request, lease.prompt, lease.attempt, lease.commit_every, flight)
-
-
-_ACTIVITY = {
-    Work.ROLLOUT: Activity.ROLLOUT,
-    Work.AUDIT: Activity.ROLLOUT,
-    Work.EVALUATION: Activity.EVALUATION,
-    Work.PREVIEW: Activity.PREVIEW,
-}
-_ORDERED: Mapping[type[TrainingOrder], Activity] = {
-    m.FormGang: Activity.LOAD,
-    m.Train: Activity.TRAIN,
-    m.Publish: Activity.PUBLISH,
-    m.Save: Activity.PUBLISH,
-    m.Restore: Activity.LOAD,
-}

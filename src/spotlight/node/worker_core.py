@@ -17,7 +17,7 @@ storms): rows are offered once per change; a follower keeps no sample of its own
 before the worker trains or exits; an attempt that was fenced or discarded sends nothing more.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -27,7 +27,7 @@ from spotlight.core import crew_messages as crews
 from spotlight.core import messages as m
 from spotlight.core.errors import SpotlightError
 from spotlight.core.types import WorkerId
-from spotlight.core.work import RequestId, Work
+from spotlight.core.work import Activity, RequestId, Work
 from spotlight.node.loading_core import LoadEffect, LoadingCore
 from spotlight.node.membership import Connect, CrewProblem, Follow, Membership
 from spotlight.node.step_speed import StepSpeed
@@ -35,6 +35,21 @@ from spotlight.node.step_speed import StepSpeed
 _read_flights = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 TrainingOrder: TypeAlias = m.FormGang | m.Train | m.Publish | m.Save | m.Restore
+ACTIVITIES: Mapping[Work, Activity] = {
+    Work.ROLLOUT: Activity.ROLLOUT,
+    Work.AUDIT: Activity.ROLLOUT,
+    Work.EVALUATION: Activity.EVALUATION,
+    Work.PREVIEW: Activity.PREVIEW,
+}
+"""Activity that a step of this work is reported as."""
+ORDERED: Mapping[type[TrainingOrder], Activity] = {
+    m.FormGang: Activity.LOAD,
+    m.Train: Activity.TRAIN,
+    m.Publish: Activity.PUBLISH,
+    m.Save: Activity.PUBLISH,
+    m.Restore: Activity.LOAD,
+}
+"""Activity that an order to the training role is reported as."""
 
 
 class CommittedRow(Protocol):

@@ -11,7 +11,7 @@ import asyncio
 import re
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,7 +185,10 @@ class JoiningMachine:
         received = MachineLaunch.from_bytes(joined.launch)
         agent = self._launch = reached_at(received.agent, self._options.token_file.address)
         self._grace_s = agent.grace_s
-        machine = await self._started(received)
+        machine = await self._unless_stopped(self._started(received))
+        if machine is None:
+            self._say("left before the start was over")
+            return True
         devices = own_devices(agent.spec, received.device, received.shares_devices)
         launch = self._launch = machine.completed(agent, devices)
         self._end = asyncio.get_running_loop().create_future()
@@ -202,6 +205,17 @@ class JoiningMachine:
             self._say("left")
             return True
         return self._is_over(self._end.result(), launch)
+
+    async def _unless_stopped(self, starting: Coroutine[None, None, Machine]) -> Machine | None:
+        """The started machine; None if the user stops it before, which cuts its imports short."""
+        task, stopping = asyncio.create_task(starting), asyncio.create_task(self._is_asked_to_stop.wait())
+        await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return None
 
     def _is_over(self, end: AgentEnd, launch: AgentLaunch) -> bool:
         with suppress(OSError):

@@ -5,16 +5,10 @@ from functools import lru_cache
 
 from spotlight.core import messages as m
 from spotlight.core.types import Prompt, PromptId
-from spotlight.core.work import Activity, Request, Work
+from spotlight.core.work import Activity, Request
+from spotlight.node.worker_core import ACTIVITIES
 from spotlight.sim.fakes import FlightPart, read_flight
 from spotlight.sim.numerics import Numerics
-
-_ACTIVITY = {
-    Work.ROLLOUT: Activity.ROLLOUT,
-    Work.AUDIT: Activity.ROLLOUT,
-    Work.EVALUATION: Activity.EVALUATION,
-    Work.PREVIEW: Activity.PREVIEW,
-}
 
 
 @lru_cache(maxsize=1 << 12)
@@ -70,7 +64,7 @@ class SimRow:
 
     @property
     def activity(self) -> Activity:
-        return _ACTIVITY[self.request.work]
+        return ACTIVITIES[self.request.work]
 
     @property
     def owes_commit(self) -> bool:

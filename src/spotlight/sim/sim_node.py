@@ -316,13 +316,13 @@ class SimNode:
         self._judged(scoring, verdict)
 
     def _judged(self, scoring: Scoring, verdict: Verdict) -> None:
-        result, tensors = scoring.result, scoring.tensors
+        worker, result, tensors = scoring
         try:
             payload = stored_sample(result, tensors, lambda: tensors, self._world.storage)
         except Stopped as error:
             self._core.cannot_store(error)
         else:
-            self._core.judged(scoring._replace(result=msgspec.structs.replace(result, payload=payload)), verdict)
+            self._core.judged(Scoring(worker, msgspec.structs.replace(result, payload=payload), tensors), verdict)
 
     def _receive(self, frame: Frame, blob: bytes) -> None:
         assert frame is not None

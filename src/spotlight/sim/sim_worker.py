@@ -23,6 +23,7 @@ from spotlight.core.work import Activity, SlotClass, WeightsId
 from spotlight.node.loading_core import LoadEffect, LoadingCore, OfferHeld, ReadHeld
 from spotlight.node.membership import Connect, CrewProblem, Follow
 from spotlight.node.worker_core import (
+    ORDERED,
     Effect,
     Exit,
     FailedRow,
@@ -320,8 +321,7 @@ class SimWorker:
         if switch_s is not None:
             self._spans.trained(began, self._loop.time(), switch_s)
         else:
-            activity = Activity.LOAD if isinstance(order, m.Restore | m.FormGang) else Activity.PUBLISH
-            self._spans.worked(activity, began, self._loop.time())
+            self._spans.worked(ORDERED[type(order)], began, self._loop.time())
         return reply
 
     # -- heartbeats and time -------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class SimStorage:
 
     def put(self, kind: BlobKind, name: str, data: bytes) -> BlobRef:
         """Store bytes, as the agents do; raises Stopped if the disk is full."""
-        path = f"{kind.value}/{name}"
+        path = f"{kind}/{name}"
         if self.is_full(path):
             raise Stopped(f"{path} cannot be written, because the disk is full; free it and resume.")
         if self.files.get(path, data) != data:

@@ -4,10 +4,10 @@ Invariant: the order of callbacks depends on the program alone, never on the mac
 (tests/storm/test_storm.py compares traces of two processes), and a finished run leaves no object behind
 (tests/unit/test_virtual_loop.py).
 
-Timers wait in the loop's own heap of floats, which Python compares without calling a method, and run without a handle
-and a context of their own: with ten thousand workers, asyncio's cost a fifth of a simulation. So simulated code must
-keep nothing in context variables. As in asyncio, the order of timers of one instant follows from the calls that set and
-cancelled them: the same in every process, though not always the order of setting.
+Timers wait in the loop's own heap of floats, which Python compares without calling a method. Timers and callbacks run
+without a handle and a context of their own: with ten thousand workers, asyncio's cost a fifth of a simulation. So
+simulated code must keep nothing in context variables. As in asyncio, the order of timers of one instant follows from
+the calls that set and cancelled them: the same in every process, though not always the order of setting.
 
     run_virtually(main())        # an hour of asyncio.sleep takes milliseconds
 """
@@ -15,6 +15,7 @@ cancelled them: the same in every process, though not always the order of settin
 import asyncio
 import gc
 import selectors
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from heapq import heapify, heappop, heappush
@@ -36,7 +37,10 @@ class NothingLeft(RuntimeError):
 
 
 class _Timer(float):
-    """A timer and its own key in the heap: floats are compared without a call. asyncio's code uses `cancel` only."""
+    """A timer and its own key in the heap: floats are compared without a call. asyncio's code uses `cancel` only.
+
+    Also a callback of the present instant, which waits in no heap.
+    """
 
     __slots__ = ("call", "waits_in")
 
@@ -50,12 +54,6 @@ class _Timer(float):
             self.waits_in.cancelled += 1
         self.call = None
 
-    def run(self) -> None:
-        if self.call is not None:
-            callback, args = self.call
-            self.call = None
-            callback(*args)
-
 
 class _Timers(selectors.SelectSelector):
     """Runs due timers instead of waiting for files; asyncio calls `select` before every round of callbacks."""
@@ -66,27 +64,39 @@ class _Timers(selectors.SelectSelector):
         self.heap: list[_Timer] = []
         self.cancelled = 0
         """Number of cancelled timers in the heap."""
-        self.run_soon: Callable[[Callable[[], object]], object]
+        self.soon: deque[_Timer] = deque()
+        """Callbacks of this instant, run after the timers that are due."""
         self.report: Callable[[dict[str, object]], object]
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
+        soon = self.soon
+        if timeout is None and not soon:
             # No callback is ready, so timers that run now run in asyncio's order.
             self._tidy()
             if not self.heap:
                 raise NothingLeft("every task waits and no timer is set, so nothing can ever happen again.")
             self.now += max(0.0, self.heap[0] - self.now)
-            for timer in self._due():
-                try:
-                    timer.run()
-                except (SystemExit, KeyboardInterrupt):
-                    raise
-                except BaseException as error:
-                    self.report({"message": "a timer's callback raised", "exception": error})
+            self._run(self._due())
         self._tidy()
-        for timer in self._due():
-            self.run_soon(timer.run)
+        soon.extend(self._due())
+        # As in asyncio, those that they add run in the next round.
+        ready = list(soon)
+        soon.clear()
+        self._run(ready)
         return []
+
+    def _run(self, timers: list[_Timer]) -> None:
+        for timer in timers:
+            if (call := timer.call) is None:
+                continue
+            timer.call = None
+            callback, args = call
+            try:
+                callback(*args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self.report({"message": "a callback raised", "exception": error})
 
     def _due(self) -> list[_Timer]:
         """Remove and return the timers of this instant."""
@@ -118,11 +128,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._timers = _Timers()
         super().__init__(self._timers)
-        self._timers.run_soon = self.call_soon
         self._timers.report = self.call_exception_handler
 
     def time(self) -> float:
         return self._timers.now
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> _Timer:
+        timer = _Timer(self._timers.now)
+        timer.call = (callback, args)
+        timer.waits_in = None
+        self._timers.soon.append(timer)
+        return timer
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: object, context: Context | None = None
@@ -141,6 +159,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def close(self) -> None:
         super().close()
         self._timers.heap.clear()
+        self._timers.soon.clear()
 
 
 class VirtualClock:

@@ -113,6 +113,12 @@ class Scheduler:
             self._balance.measure(known, None)
         self._pulls.wake(known)
 
+    def excuse(self, worker: WorkerId, now: float) -> None:
+        """The connection of its node is broken: the worker is not silent, and has received no recall yet."""
+        known = self._record_sign(worker, now)
+        if known is not None:
+            known.excused_at = now
+
     def committed(self, worker: WorkerId, request: RequestId, attempt: int, step: int, now: float) -> bool:
         """Record a commit at this step; False if the attempt is fenced, because it is not the live one."""
         self._record_sign(worker, now)

@@ -246,6 +246,8 @@ class WorkerRecord:
     slot_class: SlotClass
     rows: int
     seen_at: float
+    excused_at: float = -inf
+    """Last time at which its node's connection was broken."""
     backlogs: tuple[Backlog, ...] = ()
     """Backlogs of the weights that it holds."""
     speed: float = UNMEASURED

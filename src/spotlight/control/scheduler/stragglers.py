@@ -12,7 +12,7 @@ that no longer reports it has finished it: the result is in decoding, scoring or
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
@@ -184,6 +184,12 @@ class Watch:
             _, _, recall = heappop(self._recalls)
             ticket = recall.ticket
             if ticket.holder is None or ticket.attempt != recall.attempt:
+                continue
+            excused_at, timeout_s = ticket.holder.excused_at, self._settings.recall_timeout_s
+            if excused_at + timeout_s / 2 > recall.stop_by:
+                # The recall may have waited for the connection.
+                later = replace(recall, stop_by=excused_at + timeout_s / 2)
+                self._watch_recall(excused_at + timeout_s, later)
                 continue
             if ticket.reported_at >= recall.stop_by:
                 yield ticket.holder
