@@ -15,7 +15,7 @@ import msgspec
 from benchmarks.lib.figures import Figure
 from benchmarks.lib.ray_cluster import LocalRayCluster
 from spotlight.control.ledger.audit import audit
-from spotlight.core.events import Accepted, Leased, Record, Released, ReleaseReason, RunStarted, StepCommitted
+from spotlight.core.events import Accepted, Dropped, Leased, Record, Released, ReleaseReason, RunStarted, StepCommitted
 from spotlight.core.journal import read
 from spotlight.core.types import WorkerId
 from spotlight.core.work import RequestId
@@ -27,7 +27,7 @@ SETTINGS = (
     "rollout.prompts=4", "rollout.group_size=8", "rollout.steps=20", "reward.processes=1", "output.name=run",
     "output.journal.sync=never",
 )  # fmt: skip
-START_S, POLL_S = 600.0, 0.2
+START_S, POLL_S = 300.0, 0.2
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,10 +106,12 @@ class _Bench:
         self._process = process
         self.journal = journal
         self._names = setup.names
+        self._machines = set(map(machine, setup.names))
 
     def round(self, number: int) -> Round:
         since = time.time()
         self._until(lambda: self._finished(since), "no sample of all nodes")
+        self._until(lambda: holding(self.journal.records()) >= self._machines, "not all nodes hold samples")
         first = time.time()
         for name in self._names:
             self._cluster.kill(name)
@@ -120,7 +122,7 @@ class _Bench:
             self._cluster.add(name)
         self._until(lambda: self._finished(back), "no sample of the nodes that returned")
         times = Times(killed=killed, back=back, end=time.time())
-        made = round_of(self.journal.records(), times, killed - first, set(map(machine, self._names)))
+        made = round_of(self.journal.records(), times, killed - first, self._machines)
         print(f"round {number} of {self._setup.rounds}: {made}", file=sys.stderr, flush=True)
         return made
 
@@ -128,7 +130,7 @@ class _Bench:
         """Whether each node has finished a sample since then."""
         done = {node_of(record.event.worker) for wall, record in self.journal.records()
                 if wall > since and isinstance(record.event, Accepted)}  # fmt: skip
-        return done >= set(map(machine, self._names))
+        return done >= self._machines
 
     def _until(self, is_so: Callable[[], bool], problem: str) -> None:
         deadline = time.monotonic() + START_S
@@ -146,6 +148,18 @@ def machine(name: str) -> str:
 
 def node_of(worker: WorkerId) -> str:
     return worker.partition("/")[0].rpartition(".")[0]
+
+
+def holding(records: Sequence[tuple[float, Record]]) -> set[str]:
+    """Nodes that hold samples at the end of the journal."""
+    holders: dict[RequestId, str] = {}
+    for _, record in records:
+        match record.event:
+            case Leased(request=request, worker=worker):
+                holders[request] = node_of(worker)
+            case Released(request=request) | Accepted(request=request) | Dropped(request=request):
+                holders.pop(request, None)
+    return set(holders.values())
 
 
 def round_of(records: Sequence[tuple[float, Record]], times: Times, kills_s: float, nodes: set[str]) -> Round:

@@ -1,6 +1,6 @@
 """Costs of a bulk loss, from a journal."""
 
-from benchmarks.bulk_loss.run import Times, figures_of, round_of
+from benchmarks.bulk_loss.run import Times, figures_of, holding, round_of
 from spotlight.core.events import Accepted, Leased, Record, Released, ReleaseReason, StepCommitted
 from spotlight.core.types import Frontier, WorkerId
 from spotlight.core.work import RequestId
@@ -22,6 +22,8 @@ def test_costs_of_a_loss_are_those_of_the_lost_nodes_samples():
         (31.0, accepted(one, back)),
     ]
     records = [(wall, Record(seq=seq, at=wall, event=event)) for seq, (wall, event) in enumerate(events)]
+    assert holding(records[:3]) == {"ray-a"}
+    assert holding(records) == set()
     found = round_of(records, Times(killed=10.0, back=20.0, end=40.0), 0.5, {"ray-a"})
     assert (found.lost, found.freed_s, found.redone) == (1, 4.0, 3)
     assert (found.next_sample_s, found.steps_away, found.back_s) == (5.0, 1, 11.0)

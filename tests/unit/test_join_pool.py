@@ -1,6 +1,7 @@
 """Machines that bring themselves: names, incarnations, orders and ends."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from join_stories import ListeningRun, listening
@@ -237,5 +238,18 @@ def test_machine_that_was_reported_gone_leaves_with_that_cause_and_does_not_retu
             assert not orphan.wait_s
             successor = await run.joined("box")
             assert successor.agent.node == "box.2"
+
+    told(story())
+
+
+def test_machine_of_a_paced_run_needs_no_gpu(tmp_path):
+    async def story():
+        async with listening(tmp_path) as run:
+            settings = run.pool._settings
+            paced = settings.cluster.model_copy(update={"pace": "cpu-words"})
+            for cluster, device in ((settings.cluster, "cuda"), (paced, "cpu")):
+                pool = replace(settings.pool, cluster=cluster)
+                run.pool._settings = replace(settings, device="cuda", pool=pool)
+                assert (await run.joined(device)).device == device
 
     told(story())

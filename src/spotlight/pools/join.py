@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from spotlight import __version__
+from spotlight.compute.models.config import CPU
 from spotlight.control.dispatch import Outgoing
 from spotlight.controller.door import Door, Expected
 from spotlight.core import join_messages as joins
@@ -263,7 +264,8 @@ class JoinPool:
             entry=pool.entry,
             preload=pool.preload,
             warm=pool.warm,
-            device=settings.device,
+            # A paced run computes nothing.
+            device=settings.device if settings.cluster.pace is None else CPU,
             shares_devices=settings.cluster.share_devices,
         )
 
