@@ -3,7 +3,7 @@
 A node is lost when its link is: when the pool reports that its processes have ended, or after the grace. Until then
 its workers keep their leases, and what is sent to them waits.
 
-Invariant (tests/processes/test_broken_links.py): a connection that breaks for less than the grace costs no worker, no
+Invariant (tests/processes/test_run.py): a connection that breaks for less than the grace costs no worker, no
 message and no step; a node that returns after the grace is refused, and ends itself.
 """
 
