@@ -42,7 +42,9 @@ RUN_SEED = 7
 WINDOW = 2
 FEW_STEPS = 8
 """Steps where no ulp of a sigma is at stake."""
-GUIDED = pytest.mark.parametrize("guided", [True, False], ids=["guided", "unguided"])
+GUIDED = pytest.mark.parametrize(
+    "guided", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["guided", "unguided"]
+)
 
 
 @pytest.fixture(scope="module", params=NAMES)

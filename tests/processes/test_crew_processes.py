@@ -71,7 +71,7 @@ def has_lost_leaders(outcome: Outcome, most: int = 1) -> bool:
     return resumed and 1 <= len(losses) <= most and outcome.accepted.attempt == 1 + len(losses)
 
 
-@pytest.mark.parametrize("degree", [4, 3, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("degree", [4, *(pytest.param(degree, marks=pytest.mark.slow) for degree in (2, 3))])
 def test_crew_undisturbed_makes_the_bytes_that_one_worker_makes(runner, environment, expected, degree):
     async def story():
         async with environment.story(slots=degree) as story:

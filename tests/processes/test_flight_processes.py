@@ -65,6 +65,7 @@ def test_rollout_killed_at_every_boundary_and_resumed_elsewhere_is_bit_identical
         assert resumed == (digest, STEPS - stop)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_rollout_of_words_whose_every_worker_is_killed_after_one_step_is_bit_identical(nursery, scenario):
     sample = {"model": "words", "scenario": scenario}

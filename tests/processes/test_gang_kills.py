@@ -79,6 +79,7 @@ def test_ranks_killed_in_several_phases_end_in_the_bits_of_an_undisturbed_run(
     assert killed.theta() == undisturbed.theta()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_elastic_gang_goes_on_from_the_last_committed_step_without_its_lost_rank(tmp_path: Path) -> None:
     """Rank 1, and an exchange, exist in a whole gang alone: each fate waits until the gang has grown again. The run has

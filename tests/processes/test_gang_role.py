@@ -160,7 +160,7 @@ def test_rank_killed_in_any_exchange_of_a_step_costs_no_bit(exchange, tmp_path):
         ranks.end()
 
 
-@pytest.mark.parametrize("survivor_leads", [True, False])
+@pytest.mark.parametrize("survivor_leads", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_rank_killed_in_an_exchange_is_replaced_and_training_continues_with_the_same_bits(survivor_leads, tmp_path):
     """The gradients of the broken step are dropped; the newcomer receives the state in memory."""
     ranks = GangRanks(3)

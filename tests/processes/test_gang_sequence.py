@@ -31,7 +31,7 @@ def family(request, tmp_path_factory) -> tuple[str, Path]:
 @pytest.mark.parametrize(
     ("count", "crew", "parts", "is_stale", "more"),
     [
-        (2, 2, WHOLE, False, LORA),
+        pytest.param(2, 2, WHOLE, False, LORA, marks=pytest.mark.slow),
         (3, 3, PARTS, True, {"gradient_checkpointing": True}),
         (4, 2, PARTS, True, {**LORA, "gradient_checkpointing": True}),
     ],

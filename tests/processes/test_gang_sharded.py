@@ -55,7 +55,7 @@ def test_gradient_of_sharded_ranks_is_that_of_one_process(algorithm, dtype, coun
     assert_equal(made, wanted, TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("more", [{}, LORA], ids=["full", "lora"])
+@pytest.mark.parametrize("more", [pytest.param({}, marks=pytest.mark.slow), LORA], ids=["full", "lora"])
 def test_sharded_gang_trains_publishes_saves_and_resumes_at_other_counts(more, tmp_path):
     folder = tmp_path / "run"
     with processes(2) as ranks:

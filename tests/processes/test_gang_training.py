@@ -14,7 +14,7 @@ def ranks() -> Iterator[GangRanks]:
     started.end()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 @pytest.mark.parametrize("algorithm", ["nft", "flow_grpo"])
 @pytest.mark.parametrize(
     ("count", "speeds", "parts", "is_stale", "more"),

@@ -80,6 +80,7 @@ def slow_disk(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_trainer_killed_while_its_checkpoint_is_written_restores_the_one_before(tmp_path) -> None:
     recipe = RECIPE.replace("reserved: 2, gang: 2", "reserved: 1, gang: 1").replace("iterations: 2", "iterations: 3")
     run = LiveRun(tmp_path, recipe.replace("checkpoint_every: 1", "checkpoint_every: 2"))

@@ -34,7 +34,7 @@ def finished_by(ranks: Ranks, crews: Sequence[Sequence[int]], guidance: float = 
     return finished
 
 
-@pytest.mark.parametrize("guidance", [1.0, 3.0])
+@pytest.mark.parametrize("guidance", [pytest.param(1.0, marks=pytest.mark.slow), 3.0])
 def test_flight_that_changes_degree_at_every_step_ends_bit_identical(ranks, guidance):
     assert finished_by(ranks, MEMBERS, guidance) == finished_by(ranks, [[0]] * STEPS, guidance)
 
@@ -56,7 +56,7 @@ def test_flight_that_changes_leader_and_degree_ends_bit_identical(ranks):
     ranks.call(3, "withdraw")
 
 
-@pytest.mark.parametrize("leads", [False, True])
+@pytest.mark.parametrize("leads", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_rank_killed_inside_any_exchange_of_a_step_changes_no_bit(ranks, tmp_path, leads):
     """A newcomer dies at the first exchange, the next one at the second, and so on, until one survives the step."""
     undisturbed = finished_by(ranks, [[0]] * STEPS)

@@ -29,7 +29,15 @@ def together(ranks: Ranks, degree: int, case: tuple[str, int, int]) -> list[np.n
 
 @pytest.mark.parametrize(
     "case",
-    [("words", 48, 4), ("words", 48, 3), ("qwen", 1024, 3), ("qwen", 255, 2), ("sd3", 1024, 2), ("sd3", 255, 2)],
+    [
+        ("words", 48, 3),
+        ("qwen", 1024, 3),
+        ("sd3", 255, 2),
+        *(
+            pytest.param(case, marks=pytest.mark.slow)
+            for case in (("words", 48, 4), ("qwen", 255, 2), ("sd3", 1024, 2))
+        ),
+    ],
     ids=lambda case: "-".join(map(str, case)),
 )
 def test_forward_with_padded_text_at_any_degree_is_bit_identical(ranks, case):
@@ -53,7 +61,7 @@ def test_forward_of_2560_tokens_at_degree_3_is_bit_identical(ranks):
     assert np.array_equal(together(ranks, 3, case)[0], alone(ranks, case))
 
 
-@pytest.mark.parametrize("tokens", [1024, 255])
+@pytest.mark.parametrize("tokens", [pytest.param(1024, marks=pytest.mark.slow), 255])
 def test_flux_forward_with_padded_text_at_any_degree_agrees_to_rounding(ranks, tokens):
     case = ("flux", tokens, 2)
     expected = alone(ranks, case)

@@ -54,9 +54,7 @@ def finished(run: LiveRun) -> LiveRun:
     return run
 
 
-def test_result_is_evaluated_by_every_name_and_the_run_based_on_it_needs_neither_it_nor_pickles(
-    tmp_path, monkeypatch
-) -> None:
+def test_result_is_evaluated_by_every_name_and_the_run_based_on_it_does_not_need_it(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     first = made_run(tmp_path / "runs" / "run")
     by_name = [evaluated(name) for name in (first.average, "run", first.checkpoint)]
@@ -79,12 +77,20 @@ def test_result_is_evaluated_by_every_name_and_the_run_based_on_it_needs_neither
     # Merged adapters round differently from adapters beside the weights, so a few pixels may differ.
     assert by_name[0]["figures"]["reward"]["value"] == pytest.approx(rewards(second)[-1], rel=1e-2)
 
-    # The resumed run opens none of the pickles in its folder and makes their contents again.
-    marker = second.folder / "marker"
-    for planted in planted_everywhere(second.run, marker):
+
+@pytest.mark.slow
+def test_resumed_run_opens_none_of_the_pickles_in_its_folder_and_makes_their_contents_again(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = LiveRun(tmp_path, RECIPE, name="run")
+    run.start("--train.lora.rank", "2")
+    finished(run)
+    marker = run.folder / "marker"
+    for planted in planted_everywhere(run.run, marker):
         assert planted.is_file()
-    second.resume("--set", "iterations=2")
-    finished(second)
-    assert len(second.events(Evaluated)) == 3
+    run.resume("--set", "iterations=2")
+    finished(run)
+    assert len(run.events(Evaluated)) == 3
     assert not marker.exists()
-    assert resolve("second").path.name == "average-2.safetensors"
+    assert resolve("run").path.name == "average-2.safetensors"

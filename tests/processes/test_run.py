@@ -1,4 +1,4 @@
-"""A real run: real processes, real kills, the output of `status` meanwhile, and the resulting weights."""
+"""A real run: real processes, kills and broken connections, the output of `status` meanwhile, and the weights."""
 
 import json
 import os
@@ -7,12 +7,30 @@ from pathlib import Path
 
 import pytest
 from command_line import spotlight
-from live_run import LiveRun
+from live_run import PATIENCE_S, LiveRun
 
-from spotlight.core.events import Accepted, Evaluated, RunResumed, StepCommitted, WorkerLost
+from spotlight.core.events import Accepted, Evaluated, NodeLost, RunResumed, StepCommitted, WorkerJoined, WorkerLost
 from spotlight.core.work import SlotClass
 
 pytestmark = pytest.mark.timeout(600)
+LONG_S = 280.0
+"""Time for a run of 40 iterations."""
+
+
+def finished(run: LiveRun, patience_s: float = PATIENCE_S) -> LiveRun:
+    try:
+        assert run.finish(patience_s) == 0, run.log()
+    finally:
+        run.close()
+    run.check()
+    return run
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> LiveRun:
+    run = LiveRun(tmp_path_factory.mktemp("undisturbed"), iterations=2)
+    run.start()
+    return finished(run)
 
 
 def reward_processes(run: LiveRun) -> list[int]:
@@ -41,12 +59,10 @@ def kill_reward_processes(run: LiveRun) -> int:
 
 
 def test_run_with_workers_trainer_controller_and_rewards_killed_ends_with_every_score_and_undisturbed_weights(
-    tmp_path_factory: pytest.TempPathFactory,
+    undisturbed: LiveRun, tmp_path: Path
 ) -> None:
-    undisturbed, run = (LiveRun(tmp_path_factory.mktemp(name), iterations=2) for name in ("undisturbed", "killed"))
+    run = LiveRun(tmp_path, iterations=2)
     try:
-        undisturbed.start()
-        assert undisturbed.finish() == 0, undisturbed.log()
         run.start()
         # Loaded and idle: no weights are published yet.
         run.wait_for(lambda: len(reward_processes(run)) == 3)
@@ -71,9 +87,7 @@ def test_run_with_workers_trainer_controller_and_rewards_killed_ends_with_every_
         run.kill_worker(lambda worker: worker.slot_class is SlotClass.SPOT)
         assert run.finish() == 0, run.log()
     finally:
-        undisturbed.close()
         run.close()
-    undisturbed.check()
     run.check()
     assert killed_busy > 0
     assert len(run.events(WorkerLost)) >= 3
@@ -87,3 +101,33 @@ def test_run_with_workers_trainer_controller_and_rewards_killed_ends_with_every_
     assert "has done its 2 iterations" in again.err + again.out
     (listed,) = json.loads(spotlight("list", run.folder / "runs", "--json").out)
     assert (listed["run"], listed["state"], listed["iterations"], listed["of"]) == ("run", "finished", 2, 2)
+
+
+def assert_unharmed(broken: LiveRun, faults: int, plain: LiveRun) -> None:
+    """All connections were broken, no worker was lost, and the weights are those of the plain run."""
+    done = json.loads((broken.folder / "faults.json").read_text())
+    assert sum(done.values()) == faults, "the run ended before all connections were broken"
+    assert broken.theta() == plain.theta()
+    assert broken.events(WorkerLost) == []
+    assert broken.events(NodeLost) == []
+    assert len(broken.events(WorkerJoined)) == len(plain.events(WorkerJoined))
+
+
+def test_run_over_breaking_connections_is_the_undisturbed_run_to_the_last_bit(
+    undisturbed: LiveRun, tmp_path: Path
+) -> None:
+    broken = LiveRun(tmp_path, iterations=2)
+    broken.start_proxied(faults=12, seed=6)
+    assert_unharmed(finished(broken), 12, undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_run_over_a_hundred_broken_connections_is_the_undisturbed_run_to_the_last_bit(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    plain, broken = (LiveRun(tmp_path_factory.mktemp(name), iterations=40) for name in ("plain", "broken"))
+    plain.start()
+    finished(plain, LONG_S)
+    broken.start_proxied(faults=100, seed=40)
+    assert_unharmed(finished(broken, LONG_S), 100, plain)

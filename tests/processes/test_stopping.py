@@ -33,7 +33,7 @@ def test_signal_stops_the_run_within_its_time_limit_though_the_iteration_never_e
     recipe = recipe.replace("reward: {processes: 1}", "reward: {processes: 1, name: 'never:Hanging'}")
     run = LiveRun(tmp_path, recipe)
     try:
-        run.start()
+        run.start("--cluster.spot", "0")
         run.wait_for(lambda: read_beat(run.run))
         (tmp_path / "hang").touch()
         run.wait_for_event(Issued)
@@ -50,7 +50,7 @@ def test_signal_stops_the_run_within_its_time_limit_though_the_iteration_never_e
 def test_run_that_is_stopped_while_it_starts_stops_at_once_and_leaves_no_process(tmp_path: Path) -> None:
     run = LiveRun(tmp_path, iterations=1)
     try:
-        run.start()
+        run.start("--cluster.spot", "0")
         beat = run.wait_for(lambda: read_beat(run.run))
         os.kill(beat.pid, signal.SIGTERM)
         run.wait_for(lambda: "once more stops at once" in run.log())

@@ -31,7 +31,9 @@ NFT = NftConfig(kl_weight=0.05, timesteps_per_sample=2)
 # A clip of 3e-4 stops some rows of these samples and leaves others.
 FLOW = FlowGrpoConfig(kl_weight=0.05, clip=3e-4)
 CASES = {"nft": (NFT, False), "flow_grpo": (FLOW, False), "nft_stale": (NFT, True), "flow_grpo_stale": (FLOW, True)}
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
+DTYPES = pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.float64], ids=["fp32", "fp64"]
+)
 UNCLIPPED, CLIPPED = 1e6, 0.004
 # A large eps: with the usual one AdamW's first update is the sign of the gradient, which amplifies rounding.
 TRAIN = TrainConfig(lr=1e-2, optimizer_eps=1e-2, micro_batch=1, batches_over=BatchesOver.SAMPLES)

@@ -231,7 +231,7 @@ WAVES = ("iterations=2", "rollout.prompts=32", "rollout.group_size=16", "eval.ev
 """Three waves of rollouts on twelve slots."""
 
 
-@pytest.mark.parametrize("steps", [10, 40])
+@pytest.mark.parametrize("steps", [10, pytest.param(40, marks=pytest.mark.slow)])
 def test_training_on_complete_groups_shortens_an_iteration_and_help_of_the_trainers_never_lengthens_it(tmp_path, steps):
     seconds = {}
     for name, gap, tag in (("serial", False, False), ("gap", True, False), ("tag", True, True)):

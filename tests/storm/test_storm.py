@@ -40,11 +40,11 @@ def test_storm_of_a_seed_that_once_broke_holds(seed: int) -> None:
     assert run_seed(seed).theta
 
 
-@pytest.mark.parametrize(("iteration", "is_compared"), [(0, True), (1, False)])
+@pytest.mark.parametrize(("iteration", "is_compared"), [(3, True), (4, False)])
 def test_storm_with_a_sample_that_too_many_workers_died_with_compares_the_iterations_before_it(
     monkeypatch: pytest.MonkeyPatch, iteration: int, is_compared: bool
 ) -> None:
-    """With fewer losses allowed, such a sample is not rare; in this seed it alters iteration 1."""
+    """With fewer losses allowed, such a sample is not rare; in this seed it alters iteration 4."""
     monkeypatch.setattr(setbacks, "LOSSES_ALLOWED", 4)
     run = storm._run_storm
 
@@ -56,7 +56,7 @@ def test_storm_with_a_sample_that_too_many_workers_died_with_compares_the_iterat
 
     monkeypatch.setattr(storm, "_run_storm", run_altered)
     with pytest.raises(StormFailed, match="something was lost") if is_compared else nullcontext():
-        assert run_seed(61).altered == 1
+        assert run_seed(5).altered == 4
 
 
 @pytest.mark.slow

@@ -101,6 +101,7 @@ def test_impossible_requests_are_refused_before_anything_is_written(arguments, p
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_qwen_image_of_random_weights_is_profiled_through_the_same_operations():
     subject = random_qwen_image(torch.device("cpu"), Size(64, 96), SMALL_QWEN_IMAGE, QUICK_BATCHES)
     wanted = [operation for operation in Operation if operation is not Operation.WORKER_START]

@@ -7,7 +7,7 @@ Agents on this machine connect to a unix socket with the run's own token. Agents
 each with a token that `expect` names for its node; machines join over the same port (`pools/join.py`).
 
 Invariants: a connection that breaks for less than the grace costs no worker, no message and no step; a node that
-returns after the grace is refused, and ends itself (tests/processes/test_broken_links.py). What comes from another
+returns after the grace is refused, and ends itself (tests/processes/test_run.py). What comes from another
 machine without the right token, or outside of its node's scope, changes nothing (tests/unit/test_join_security.py).
 """
 
