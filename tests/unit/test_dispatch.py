@@ -206,12 +206,12 @@ def noticed_story() -> tuple[Dispatcher, NodeId, list[AnyEvent]]:
 def joins(dispatcher: Dispatcher, node: NodeId, name: str, now: float) -> WorkerId:
     worker = WorkerId(f"{node}/{name}")
     hello = m.Hello(schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, rows=1, pid=1, trains=False)
-    dispatcher.handle(node, m.Envelope(worker, hello), b"", now)
+    dispatcher.handle(node, m.Envelope(worker, hello), now)
     return worker
 
 
 def warn(dispatcher: Dispatcher, node: NodeId, warned: m.Warned, now: float) -> None:
-    dispatcher.handle(node, m.Envelope(None, warned), b"", now)
+    dispatcher.handle(node, m.Envelope(None, warned), now)
 
 
 def test_notice_of_a_node_holds_for_a_worker_that_joins_under_it_with_the_time_left():
