@@ -52,7 +52,8 @@ class LocalRayCluster:
             self.environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._arguments: dict[str, tuple[str, ...]] = {}
-        self._machines: list[int] = []
+        self._machines: list[tuple[int, str]] = []
+        """With the times of their starts: the kernel uses numbers of processes again."""
         self.address = ""
         config = [f"--system-config={json.dumps(QUICK)}"] if is_quick else []
         head = ("--head", "--port=0", "--num-cpus=0", "--include-dashboard=false", f"--temp-dir={self.folder}/ray")
@@ -84,7 +85,7 @@ class LocalRayCluster:
         below = _below(process.pid)
         actors = [pid for pid, command in below if ACTOR in command]
         machine = {pid for actor in actors for pid, _ in _below(actor)}
-        self._machines += machine
+        self._machines += [(pid, born) for pid in machine if (born := _born(pid))]
         for pid in (process.pid, *(pid for pid, _ in below if pid not in (*actors, *machine))):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -92,7 +93,7 @@ class LocalRayCluster:
 
     def left(self) -> list[int]:
         """Living processes of machines on nodes that were killed."""
-        return [pid for pid in self._machines if is_alive(pid)]
+        return [pid for pid, born in self._machines if _born(pid) == born]
 
     def drain(self, name: str, seconds: float) -> None:
         """What Ray's autoscaler does on a preemption notice."""
@@ -181,9 +182,10 @@ def _below(parent: int) -> list[tuple[int, str]]:
     return found
 
 
-def is_alive(pid: int) -> bool:
-    """False for zombies: in some containers nothing reaps orphans."""
+def _born(pid: int) -> str:
+    """Time of the start of a living process; empty if there is none, or a zombie, which some containers keep."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return False
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
