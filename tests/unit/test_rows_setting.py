@@ -18,7 +18,8 @@ PACE = "h200-qwen-image-512"
 
 def worker_settings(tmp_path, *overrides: str) -> WorkerSettings:
     config = load_config("words-nft", [*overrides, f"output.folder={tmp_path}"])
-    return WorkerSettings.model_validate_json(Run.start(config, "words-nft", PriceTable.load(None))._worker_settings())
+    run = Run.start(config, "words-nft", PriceTable.load(None))
+    return WorkerSettings.model_validate_json(run.pool_settings("token").worker_settings)
 
 
 def test_workers_measure_by_default_and_receive_the_workload(tmp_path):
