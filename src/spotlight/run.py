@@ -47,7 +47,7 @@ from spotlight.orders import Done, DrainRun, DrillRun, RenewToken, RunOrder, lis
 from spotlight.pools.blob_home import BlobHomeSettings
 from spotlight.pools.config import PoolKind
 from spotlight.pools.devices import DeviceTable, table_for
-from spotlight.pools.join import JoinPool, JoinSettings, joining_lines, reachable
+from spotlight.pools.join_pool import JoinPool, JoinSettings, joining_lines, reachable
 from spotlight.pools.local import LocalPool, LocalPoolSettings
 from spotlight.pools.machine import sockets
 from spotlight.pools.market import StandIns, bring_spot

@@ -11,7 +11,7 @@ from spotlight.core.journal import read
 from spotlight.sim.machine_settings import MachineSettings
 from spotlight.sim.simulate import check, simulated
 from spotlight.surface.projections import RunView
-from spotlight.surface.report.crews import crew_section
+from spotlight.surface.report.crew_section import crew_section
 
 LARGE = Profile.load("h200-qwen-image-1280")
 FEW = ("iterations=1", "rollout.prompts=2", "rollout.group_size=2", "eval.every=100", "eval.prompts=2")

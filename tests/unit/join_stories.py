@@ -30,7 +30,7 @@ from spotlight.node.controller_link import ControllerLink
 from spotlight.node.launch import MachineLaunch
 from spotlight.pools.blob_home import BlobHomeSettings
 from spotlight.pools.config import ClusterConfig, MarketConfig
-from spotlight.pools.join import JoinPool, JoinSettings
+from spotlight.pools.join_pool import JoinPool, JoinSettings
 from spotlight.pools.local import LocalPool, LocalPoolSettings
 from spotlight.pools.tokens import RunSecrets, token_file_of
 

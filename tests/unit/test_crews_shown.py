@@ -11,7 +11,7 @@ from spotlight.core.events import AnyEvent, Crewing, NodeJoined, NodeLost, Recor
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import SlotClass
 from spotlight.surface.projections import RunView
-from spotlight.surface.report.crews import crew_section
+from spotlight.surface.report.crew_section import crew_section
 from spotlight.surface.report.timeline_chart import crew_share, draw
 from spotlight.surface.status import as_json
 

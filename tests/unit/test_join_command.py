@@ -11,7 +11,7 @@ from join_stories import listening
 
 from spotlight.folder import RunFolder
 from spotlight.pools import joining
-from spotlight.pools.join import joining_lines
+from spotlight.pools.join_pool import joining_lines
 from spotlight.pools.joining import JoiningMachine, JoinOptions, reached_at
 from spotlight.pools.tokens import RunSecrets, TokenFile, token_file_of
 

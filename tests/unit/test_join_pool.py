@@ -157,7 +157,7 @@ def test_machine_whose_agent_never_connects_loses_its_name(tmp_path, monkeypatch
     async def story():
         async with listening(tmp_path) as run:
             await run.joined("box")
-            monkeypatch.setattr("spotlight.pools.join.CONNECT_S", -1.0)
+            monkeypatch.setattr("spotlight.pools.join_pool.CONNECT_S", -1.0)
             assert (await run.joined("box")).agent.node == "box.2"
 
     told(story())
@@ -195,7 +195,7 @@ def test_drained_node_that_leaves_in_time_is_not_killed(tmp_path):
 
 def test_killed_node_that_does_not_answer_counts_as_gone(tmp_path, monkeypatch):
     async def story():
-        monkeypatch.setattr("spotlight.pools.join.REAP_S", 0.05)
+        monkeypatch.setattr("spotlight.pools.join_pool.REAP_S", 0.05)
         async with listening(tmp_path) as run:
             node, _, got = await connected(run)
             await run.pool.kill_node(node)
@@ -209,7 +209,7 @@ def test_killed_node_that_does_not_answer_counts_as_gone(tmp_path, monkeypatch):
 
 def test_run_that_ends_sends_its_machines_away_with_the_reason(tmp_path, monkeypatch):
     async def story():
-        monkeypatch.setattr("spotlight.pools.join.FAREWELL_S", 0.05)
+        monkeypatch.setattr("spotlight.pools.join_pool.FAREWELL_S", 0.05)
         async with listening(tmp_path) as run:
             _, _, got = await connected(run)
             run.pool.farewell = lambda: run.pool.FINISHED

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from spotlight.core.work import SlotClass
-from spotlight.pools.join import NAME
+from spotlight.pools.join_pool import NAME
 from spotlight.pools.ray_lines import Connect, RayNode
 from spotlight.pools.ray_membership import EndKind, Membership, Start
 

@@ -4,7 +4,7 @@ A node is lost when its link is: when the pool reports that its processes have e
 its workers keep their leases, and what is sent to them waits.
 
 Agents on this machine connect to a unix socket with the run's own token. Agents on other machines connect over TLS,
-each with a token that `expect` names for its node; machines join over the same port (`pools/join.py`).
+each with a token that `expect` names for its node; machines join over the same port (`pools/join_pool.py`).
 
 Invariants: a connection that breaks for less than the grace costs no worker, no message and no step; a node that
 returns after the grace is refused, and ends itself (tests/processes/test_run.py). What comes from another

@@ -30,7 +30,7 @@ from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.types import NodeId
 from spotlight.core.work import NoticeKind
 from spotlight.pools.config import ClusterConfig
-from spotlight.pools.join import JoinPool, JoinSettings
+from spotlight.pools.join_pool import JoinPool, JoinSettings
 from spotlight.pools.local import LocalPool
 from spotlight.pools.machine import private_name
 from spotlight.pools.ray_lines import (

@@ -73,25 +73,10 @@ class Fault(StrEnum):
 
 KINDS = (*Fault, *CrashPoint)
 MACHINES = (
-    Fault.WORKER_KILLED,
-    Fault.NODE_KILLED,
-    Fault.CONNECTION_LOST,
-    Fault.ADVISED,
-    Fault.NOTICED,
-    Fault.KILLED_EARLY,
-    Fault.SPARED,
-    Fault.WITHDRAWN,
-    Fault.ALL_SPOT_KILLED,
-    Fault.FLAPPING,
-    Fault.STRAGGLER,
-    Fault.SILENCE,
-    Fault.STALL,
-    Fault.CUT,
-    Fault.HALF_OPEN,
-    Fault.PARTED,
-    Fault.REWARD_KILLED,
-    Fault.REWARD_DOWN,
-)
+    Fault.WORKER_KILLED, Fault.NODE_KILLED, Fault.CONNECTION_LOST, Fault.ADVISED, Fault.NOTICED,
+    Fault.KILLED_EARLY, Fault.SPARED, Fault.WITHDRAWN, Fault.ALL_SPOT_KILLED, Fault.FLAPPING, Fault.STRAGGLER,
+    Fault.SILENCE, Fault.STALL, Fault.CUT, Fault.HALF_OPEN, Fault.PARTED, Fault.REWARD_KILLED, Fault.REWARD_DOWN,
+)  # fmt: skip
 """Faults at random times; the others happen at an occasion, such as a message."""
 KIND_SHARES: Mapping[Fault | CrashPoint, float] = {Fault.LATE_RESULT: 0.9}
 """Share of storms that contain a kind, where it differs from 0.4: few samples are handed back."""

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from spotlight.control.market.prices import PriceTable
 from spotlight.surface.projections import IterationView, RunView
-from spotlight.surface.report.crews import crew_section
+from spotlight.surface.report.crew_section import crew_section
 from spotlight.surface.report.curves import gain_sentence, interval, score_section
 from spotlight.surface.report.formats import UNKNOWN, count, dollars, duration, percent, safe, score, score_name
 from spotlight.surface.report.losses import learning_section
