@@ -15,10 +15,10 @@ import msgspec
 from benchmarks.lib.figures import Figure
 from benchmarks.lib.ray_cluster import LocalRayCluster
 from spotlight.control.ledger.audit import audit
-from spotlight.core.events import Accepted, Dropped, Leased, Record, Released, ReleaseReason, RunStarted, StepCommitted
+from spotlight.core.events import Accepted, Dropped, Leased, Record, Released, RunStarted, StepCommitted
 from spotlight.core.journal import read
 from spotlight.core.types import WorkerId
-from spotlight.core.work import RequestId
+from spotlight.core.work import ReleaseReason, RequestId
 
 RECIPE = "words-large-nft"
 SETTINGS = (

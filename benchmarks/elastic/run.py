@@ -30,7 +30,7 @@ from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
 from spotlight.sim.fakes import mark
-from spotlight.sim.machine_settings import MachineSettings
+from spotlight.sim.machine_settings import SimMachineSettings
 from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.profiled import ProfiledPolicy
 from spotlight.sim.sim_world import SimWorld
@@ -153,7 +153,7 @@ def training_s(profile: Profile, case: Case) -> float:
 
 def tokens(profile: Profile) -> int:
     """Tokens of a picture, as simulated nodes count them."""
-    return profile.width * profile.height // MachineSettings.of(RunConfig()).token_pixels
+    return profile.width * profile.height // SimMachineSettings.of(RunConfig()).token_pixels
 
 
 def work(case: Case, profile: Profile) -> RunConfig:
@@ -239,7 +239,7 @@ async def _run(case: Case) -> Outcome:
     config = work(case, profile)
     fixed = case.policy.kind in (Kind.RELAUNCH, Kind.IDLE)
     policy = (CrewPolicy if fixed else VariedPolicy)(profile, config)
-    world = SimWorld(policy, SimStorage(), MessageTrace(is_kept=False), True, MachineSettings.of(config))
+    world = SimWorld(policy, SimStorage(), MessageTrace(is_kept=False), True, SimMachineSettings.of(config))
     follower: Elastic | FixedCrews = Elastic(world)
     if isinstance(policy, CrewPolicy):
         kind = Relaunched if case.policy.kind is Kind.RELAUNCH else Idled

@@ -11,7 +11,7 @@ from benchmarks.lib.figures import Figure
 from benchmarks.solvers.run import BATCH, EXACT_STEPS, UNITS, ratios, sums
 from spotlight.compute.data.order import PromptOrder
 from spotlight.compute.evaluation import generate
-from spotlight.compute.fast.fp8 import Precision, add_fp8
+from spotlight.compute.fast.fp8 import PreviewSwitch, add_fp8
 from spotlight.compute.models import families
 from spotlight.compute.rewards.in_process import InProcessScorer
 from spotlight.compute.train.recomputation import blocks_of
@@ -32,7 +32,7 @@ def measure(family: str, steps: Sequence[int], prompt_count: int, seeds: int, gr
     taken = PromptOrder(world.prompts("train"), 0).take(group * prompt_count, prompt_count)
     prompts = [prompt for prompt in taken for _ in range(seeds)]
     numbers = list(range(group * seeds, (group + 1) * seeds)) * prompt_count
-    precision = Precision()
+    precision = PreviewSwitch()
 
     def rewards(count: int) -> Floats:
         sampling = Sampling(steps=count, size=adapter.native_size, sampler=SamplerKind.ODE)
@@ -72,18 +72,18 @@ def _ranks(rewards: Floats) -> Floats:
 
 
 @contextmanager
-def _float32(precision: Precision, device: str) -> Iterator[None]:
+def _float32(precision: PreviewSwitch, device: str) -> Iterator[None]:
     yield
 
 
 @contextmanager
-def _bf16(precision: Precision, device: str) -> Iterator[None]:
+def _bf16(precision: PreviewSwitch, device: str) -> Iterator[None]:
     with torch.autocast(torch.device(device).type, torch.bfloat16):
         yield
 
 
 @contextmanager
-def _fp8(precision: Precision, device: str) -> Iterator[None]:
+def _fp8(precision: PreviewSwitch, device: str) -> Iterator[None]:
     """The numbers that fp8 previews multiply; all else in bf16, as in a model of that type."""
     precision.previews = True
     try:
@@ -93,7 +93,7 @@ def _fp8(precision: Precision, device: str) -> Iterator[None]:
         precision.previews = False
 
 
-MODES: Mapping[str, Callable[[Precision, str], AbstractContextManager[None]]] = {
+MODES: Mapping[str, Callable[[PreviewSwitch, str], AbstractContextManager[None]]] = {
     "float32": _float32,
     "bf16": _bf16,
     "fp8": _fp8,

@@ -16,7 +16,7 @@ from story import Story
 from spotlight.control.scheduler.state import Standing
 from spotlight.core.events import WorkerJoined
 from spotlight.node.notices.config import NoticesConfig
-from spotlight.node.notices.notice import Source
+from spotlight.node.notices.notice import WatchedSource
 from spotlight.node.notices.notice_sources import made
 from spotlight.node.notices.watch import watch_all
 from spotlight.sim.virtual_loop import EPOCH_S, VirtualClock
@@ -116,7 +116,7 @@ class CloudStory(Story):
         """As the agent's process does."""
         clock = VirtualClock(self._loop)
         config = NoticesConfig(sources=list(self._names), metadata_url="http://cloud")
-        sources: list[Source] = [source for name in self._names for source in made(name, config, clock)]
+        sources: list[WatchedSource] = [source for name in self._names for source in made(name, config, clock)]
         async with aclosing(watch_all(sources)) as notices:
             async for notice in notices:
                 self.world.nodes[NODE].warn(notice)

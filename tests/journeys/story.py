@@ -34,7 +34,7 @@ from spotlight.sim.controller import Controller, Ending, PowerCut
 from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fault_policy import NoFaults, Tempo
 from spotlight.sim.invariants import Broken, Invariants
-from spotlight.sim.machine_settings import MachineSettings
+from spotlight.sim.machine_settings import SimMachineSettings
 from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.sim_world import SimWorld
 from spotlight.sim.storage import SimStorage
@@ -306,7 +306,7 @@ class Story:
     async def _prepare(self) -> None:
         self.trace = MessageTrace()
         self.storage = SimStorage()
-        machines = MachineSettings.of(self.config)
+        machines = SimMachineSettings.of(self.config)
         rewards = self.config.reward.rewards("simulated")
         exact = self.config.deterministic
         self.world = SimWorld(self.policy, self.storage, self.trace, exact, machines, rewards=rewards)

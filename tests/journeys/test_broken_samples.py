@@ -11,12 +11,11 @@ from spotlight.core.events import (
     Evaluated,
     Refused,
     Released,
-    ReleaseReason,
     Reopened,
     StepCommitted,
     WorkerLost,
 )
-from spotlight.core.work import RequestId
+from spotlight.core.work import ReleaseReason, RequestId
 
 FIRST, SECOND = RequestId("evaluation/0/0/0"), RequestId("evaluation/0/1/1")
 ROLLOUT = RequestId("rollout/0/0/0")

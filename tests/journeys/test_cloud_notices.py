@@ -10,8 +10,8 @@ from metadata_server import ACTION, EVENTS, PREEMPTED, hang, reset, status
 from story import COMMIT_EVERY
 
 from spotlight.control.scheduler.state import Standing
-from spotlight.core.events import NoticeGiven, NoticeWithdrawn, Released, ReleaseReason, WorkerLost
-from spotlight.core.work import NoticeKind
+from spotlight.core.events import NoticeGiven, NoticeWithdrawn, Released, WorkerLost
+from spotlight.core.work import NoticeKind, ReleaseReason
 from spotlight.node.notices import gcp
 from spotlight.node.notices.metadata_http import REQUEST_S
 from spotlight.node.notices.watch import RETRY_FIRST_S

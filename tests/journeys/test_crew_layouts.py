@@ -17,19 +17,10 @@ from spotlight.core.crew_messages import (
     Prepare,
     Prepared,
 )
-from spotlight.core.events import (
-    Accepted,
-    Crewing,
-    Holding,
-    Leased,
-    Released,
-    ReleaseReason,
-    WorkerJoined,
-    WorkerLost,
-)
+from spotlight.core.events import Accepted, Crewing, Holding, Leased, Released, WorkerJoined, WorkerLost
 from spotlight.core.journal import read
 from spotlight.core.types import WorkerId
-from spotlight.core.work import SlotClass
+from spotlight.core.work import ReleaseReason, SlotClass
 from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fault_policy import Tempo
 from spotlight.surface.projections import RunView

@@ -10,17 +10,9 @@ from crew_story import FOR_EVER_S, STEPS, CrewStory
 from story import COMMIT_EVERY
 
 from spotlight.core.crew_messages import Forward
-from spotlight.core.events import (
-    Accepted,
-    Crewing,
-    Leased,
-    NodeLost,
-    Released,
-    ReleaseReason,
-    WorkerLost,
-)
+from spotlight.core.events import Accepted, Crewing, Leased, NodeLost, Released, WorkerLost
 from spotlight.core.types import WorkerId
-from spotlight.core.work import NoticeKind
+from spotlight.core.work import NoticeKind, ReleaseReason
 from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fault_policy import Tempo
 

@@ -13,12 +13,11 @@ from spotlight.core.events import (
     Leased,
     Previewed,
     Released,
-    ReleaseReason,
     StepCommitted,
     WorkerJoined,
     WorkerLost,
 )
-from spotlight.core.work import NoticeKind, Policy, Work
+from spotlight.core.work import NoticeKind, Policy, ReleaseReason, Work
 from spotlight.sim.fault_policy import Tempo
 
 LONG = {"prompts": 2, "group_size": 3, "steps": 12}

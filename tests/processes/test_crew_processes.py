@@ -14,9 +14,9 @@ import pytest
 from crew_node import COMMIT_EVERY, CrewEnvironment, Outcome
 from node_world import eventually, living, marked, parent_of, zombies_of
 
-from spotlight.core.events import Crewing, Leased, NodeLost, NoticeGiven, ReleaseReason
+from spotlight.core.events import Crewing, Leased, NodeLost, NoticeGiven
 from spotlight.core.types import WorkerId
-from spotlight.core.work import NoticeKind
+from spotlight.core.work import NoticeKind, ReleaseReason
 
 STEPS = 14
 MANY_STEPS = 120

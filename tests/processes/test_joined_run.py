@@ -15,8 +15,9 @@ from joined_machine import JoinedMachine
 from live_run import RECIPE, LiveRun
 from node_world import living, marked
 
-from spotlight.core.events import Accepted, Leased, NodeLost, Released, ReleaseReason, WorkerJoined
+from spotlight.core.events import Accepted, Leased, NodeLost, Released, WorkerJoined
 from spotlight.core.tls import IDENTITY
+from spotlight.core.work import ReleaseReason
 from spotlight.node.launch import AgentLaunch
 from spotlight.pools.tokens import state_folder
 

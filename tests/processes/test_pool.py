@@ -388,14 +388,6 @@ def test_second_pool_on_a_live_run_and_a_missing_module_are_refused(run):
 
 def test_agent_modules_never_load_torch():
     check = "import sys, spotlight.node.agent, spotlight.pools.local, spotlight.pools.market; "
-    found = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            check + "print([name for name in ('torch', 'diffusers', 'ray') if name in sys.modules])",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    check += "print([name for name in ('torch', 'diffusers', 'ray') if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"

@@ -19,7 +19,6 @@ from spotlight.core.events import (
     NodeLost,
     Record,
     Released,
-    ReleaseReason,
     RunResumed,
     RunStopped,
     Worked,
@@ -27,7 +26,7 @@ from spotlight.core.events import (
     WorkerLost,
 )
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import Activity, RequestId, SlotClass
+from spotlight.core.work import Activity, ReleaseReason, RequestId, SlotClass
 
 SLOTS = 2
 NODES = ("reserved-1.1", "spot-1.1", "stand-in-1.1")

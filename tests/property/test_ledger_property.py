@@ -11,9 +11,9 @@ from spotlight.control.ledger import Ledger, SampleState
 from spotlight.control.ledger.audit import Auditor
 from spotlight.control.ledger.findings import Bounds
 from spotlight.control.ledger.frontier import advance, is_trained, next_positions
-from spotlight.core.events import AnyEvent, Record, RefusalReason, ReleaseReason, RunResumed
+from spotlight.core.events import AnyEvent, Record, RunResumed
 from spotlight.core.types import Frontier
-from spotlight.core.work import Request, Work
+from spotlight.core.work import RefusalReason, ReleaseReason, Request, Work
 
 places = st.integers(0, 40)
 

@@ -18,7 +18,6 @@ from spotlight.core.events import (
     NodeLost,
     Record,
     Released,
-    ReleaseReason,
     Restored,
     RunResumed,
     StepCommitted,
@@ -27,7 +26,7 @@ from spotlight.core.events import (
     WorkerLost,
 )
 from spotlight.core.types import Frontier, NodeId, WorkerId
-from spotlight.core.work import Activity, RequestId, SlotClass
+from spotlight.core.work import Activity, ReleaseReason, RequestId, SlotClass
 
 SLOTS = 2
 TABLE = PriceTable.load()

@@ -8,9 +8,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from scheduled_world import CURRENT, EXACT, PREVIOUS, Engines, World, request, requests
 
 from spotlight.control.ledger import SampleState
-from spotlight.core.events import Accepted, RefusalReason, ReleaseReason
+from spotlight.core.events import Accepted
 from spotlight.core.types import WorkerId
-from spotlight.core.work import NoticeKind, RequestId, WeightsId, Work
+from spotlight.core.work import NoticeKind, RefusalReason, ReleaseReason, RequestId, WeightsId, Work
 
 STEPS = {Work.ROLLOUT: 6, Work.AUDIT: 6, Work.PREVIEW: 3}
 SETS = ((CURRENT,), (PREVIOUS,), (CURRENT, PREVIOUS))

@@ -19,7 +19,7 @@ from spotlight.control.elastic.actions import (
     Refuse,
     Relay,
     Replan,
-    Report,
+    ReportCrews,
     Send,
     WorkerMessage,
 )
@@ -59,7 +59,7 @@ class World:
         self.received: list[tuple[WorkerId, WorkerMessage]] = []
         self.refused: list[Refuse] = []
         self.killed: list[Kill] = []
-        self.reports: list[Report] = []
+        self.reports: list[ReportCrews] = []
         self.trace: list[str] = []
         self.errors = 0.0
         """Probability that a forward or a connection fails by itself."""
@@ -129,7 +129,7 @@ class World:
                         self.fail_group(self.groups[token])
                 case Replan():
                     self.act(self.regroup.wish(self.layout(), "as drawn", self.now))
-                case Report():
+                case ReportCrews():
                     self.reports.append(action)
                 case Refuse():
                     self.refused.append(action)

@@ -16,22 +16,19 @@ from spotlight.compute.rewards.reward_pool import RewardProcessDied
 from spotlight.control.dispatch import Dispatcher
 from spotlight.control.flights import Flights
 from spotlight.control.ledger import Ledger, SampleState, ledger
-from spotlight.control.node_notices import NodeNotices
 from spotlight.control.pipeline import staleness as admission
 from spotlight.control.run_state import RunState
-from spotlight.control.scheduler import pulls as serving
 from spotlight.control.scheduler.booking import Booking
 from spotlight.control.scheduler.scheduler import Scheduler
-from spotlight.control.scheduler.state import Standing
 from spotlight.control.setbacks import Setbacks
 from spotlight.controller.gang import Gang, GangLost
 from spotlight.controller.hub import Hub
 from spotlight.controller.rollouts import Rollouts, Samples
 from spotlight.controller.training import Training
 from spotlight.core.blobs import BlobKind
-from spotlight.core.events import Compared, RefusalReason
+from spotlight.core.events import Compared
 from spotlight.core.types import Frontier
-from spotlight.node.notices.joined import JoinedNotices
+from spotlight.core.work import RefusalReason
 from spotlight.node.term_judge import TermJudge, unscored
 from spotlight.run_log import RunLog
 from spotlight.sim import sim_node
@@ -201,50 +198,6 @@ def accepted_before_its_payload_is_kept(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(SimStorage, "put", put_later)
     patch.setattr(Hub, "flush", late)
-
-
-@bug
-def lease_to_a_warned_worker(patch: pytest.MonkeyPatch) -> None:
-    """An advisory notice is ignored."""
-    patch.setitem(serving.RANKS, Standing.PREVIEWS_ONLY, serving.ALL_RANKS)
-
-
-@bug
-def lease_past_the_deadline(patch: pytest.MonkeyPatch) -> None:
-    """Work is leased without a check that it fits before the deadline."""
-    patch.setattr(serving.notices, "fits", lambda *_: True)
-
-
-@bug
-def withdrawal_ignored(patch: pytest.MonkeyPatch) -> None:
-    """A worker whose notice is withdrawn stays without work."""
-    warn = Scheduler.warn
-    patch.setattr(Scheduler, "warn", lambda self, worker, kind, *rest: kind and warn(self, worker, kind, *rest))
-
-
-@bug
-def withdrawal_of_one_source_ends_the_notices_of_all(patch: pytest.MonkeyPatch) -> None:
-    update = JoinedNotices.update
-
-    def forgetting(self: Any, notice: Any) -> Any:
-        if notice.withdrawn:
-            self._by_source.clear()
-        return update(self, notice)
-
-    patch.setattr(JoinedNotices, "update", forgetting)
-
-
-@bug
-def notice_forgotten_for_a_worker_that_joins_under_it(patch: pytest.MonkeyPatch) -> None:
-    """The scheduler gives a new worker of a node that may only preview every kind of work."""
-    hello = Dispatcher._hello
-
-    def forgetting(self: Any, *message: Any) -> None:
-        with patch.context() as within:
-            within.setattr(NodeNotices, "joined", lambda *_: None)
-            hello(self, *message)
-
-    patch.setattr(Dispatcher, "_hello", forgetting)
 
 
 @bug

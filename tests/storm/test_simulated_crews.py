@@ -8,7 +8,7 @@ from spotlight.control.profiles import Operation, Profile
 from spotlight.core.errors import ConfigError
 from spotlight.core.events import AnyEvent, Crewing, NodeLost, WorkerJoined
 from spotlight.core.journal import read
-from spotlight.sim.machine_settings import MachineSettings
+from spotlight.sim.machine_settings import SimMachineSettings
 from spotlight.sim.simulate import check, simulated
 from spotlight.surface.projections import RunView
 from spotlight.surface.report.crew_section import crew_section
@@ -24,7 +24,7 @@ def config(recipe: str, *changes: str) -> RunConfig:
 
 
 def test_nodes_have_the_figures_of_the_model():
-    qwen, words = (MachineSettings.of(each) for each in (config("qwen-image-ocr-512", *QWEN), config("words-nft")))
+    qwen, words = (SimMachineSettings.of(each) for each in (config("qwen-image-ocr-512", *QWEN), config("words-nft")))
     assert (qwen.heads, qwen.token_pixels) == (24, 256)
     assert (words.heads, words.token_pixels) == (12, 64)
 

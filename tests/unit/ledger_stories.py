@@ -13,13 +13,12 @@ from spotlight.core.events import (
     Published,
     Record,
     Released,
-    ReleaseReason,
     RunStarted,
     RunStopped,
     StepCommitted,
 )
 from spotlight.core.types import Frontier, PromptId, Sample, Sampling, Size, Version, WorkerId
-from spotlight.core.work import Request, RequestId, WeightsId, Work
+from spotlight.core.work import ReleaseReason, Request, RequestId, WeightsId, Work
 
 SAMPLING = Sampling(steps=10, size=Size(32, 96))
 W1, W2 = WorkerId("spot-1.1/0.1"), WorkerId("spot-2.1/0.1")

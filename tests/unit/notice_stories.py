@@ -9,7 +9,7 @@ from contextlib import aclosing, asynccontextmanager
 from spotlight.core.work import NoticeKind
 from spotlight.node.notices.joined import JoinedNotices
 from spotlight.node.notices.metadata_http import MetadataClient
-from spotlight.node.notices.notice import Notice, Source
+from spotlight.node.notices.notice import Notice, WatchedSource
 from spotlight.node.notices.watch import watch_all
 
 POLL_S = 0.005
@@ -51,7 +51,7 @@ class Listener:
         self._notices: asyncio.Queue[Notice] = asyncio.Queue()
         self._joined = JoinedNotices()
 
-    async def listen(self, sources: Sequence[Source]) -> None:
+    async def listen(self, sources: Sequence[WatchedSource]) -> None:
         async with aclosing(watch_all(sources, RETRY_S)) as notices:
             async for notice in notices:
                 if (change := self._joined.update(notice)) is not None:
@@ -65,7 +65,7 @@ class Listener:
 
 
 @asynccontextmanager
-async def listening(*sources: Source) -> AsyncIterator[Listener]:
+async def listening(*sources: WatchedSource) -> AsyncIterator[Listener]:
     """Watch the sources meanwhile; the end cancels the watch, and fails if the watch has ended before."""
     listener = Listener()
     task = asyncio.create_task(listener.listen(sources))

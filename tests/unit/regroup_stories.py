@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from spotlight.control.elastic.actions import Action, Kill, Refuse, Relay, Replan, Report, Send, WorkerMessage
+from spotlight.control.elastic.actions import Action, Kill, Refuse, Relay, Replan, ReportCrews, Send, WorkerMessage
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.control.elastic.regroup import Regroup
 from spotlight.core.crew_messages import (
@@ -131,7 +131,7 @@ def refusals(actions: Iterable[Action]) -> list[str]:
 
 
 def reports(actions: Iterable[Action]) -> list[tuple[tuple[WorkerId, ...], ...]]:
-    return [action.crewed.crews for action in actions if isinstance(action, Report)]
+    return [action.crewed.crews for action in actions if isinstance(action, ReportCrews)]
 
 
 def relayed(actions: Iterable[Action]) -> list[WorkerId]:

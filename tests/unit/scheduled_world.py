@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 
 from spotlight.control.ledger import Ledger, SampleState
 from spotlight.control.scheduler import Assignment, Scheduler, SchedulerSettings
-from spotlight.core.events import Accepted, AnyEvent, RefusalReason, Released, ReleaseReason
+from spotlight.core.events import Accepted, AnyEvent, Released
 from spotlight.core.messages import Progress, Pull
 from spotlight.core.types import PromptId, Sample, Sampling, Size, Version, WorkerId
-from spotlight.core.work import Request, RequestId, SlotClass, WeightsId, Work
+from spotlight.core.work import RefusalReason, ReleaseReason, Request, RequestId, SlotClass, WeightsId, Work
 
 CURRENT = WeightsId(Version(3))
 PREVIOUS = WeightsId(Version(2))

@@ -25,7 +25,6 @@ from spotlight.core.events import (
     Published,
     Record,
     Released,
-    ReleaseReason,
     RunStarted,
     RunStopped,
     Selected,
@@ -35,7 +34,7 @@ from spotlight.core.events import (
     WorkerLost,
 )
 from spotlight.core.types import Frontier, NodeId, PromptId, Sample, Sampling, Size, Version, WorkerId
-from spotlight.core.work import Activity, NoticeKind, Policy, Request, SlotClass, WeightsId, Work
+from spotlight.core.work import Activity, NoticeKind, Policy, ReleaseReason, Request, SlotClass, WeightsId, Work
 
 GROUPS, GROUP_SIZE, STEPS = 4, 4, 10
 ROLLOUT_S, TRAIN_S, EVAL_S, BOOT_S, AWAY_S = 8.0, 6.0, 2.0, 1.5, 3.0

@@ -16,9 +16,8 @@ from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.control.pipeline.tag import Assist, NextPart
 from spotlight.control.scheduler import Scheduler
 from spotlight.core import messages as m
-from spotlight.core.events import ReleaseReason
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import NoticeKind, RequestId, SlotClass
+from spotlight.core.work import NoticeKind, ReleaseReason, RequestId, SlotClass
 
 SPOT, TRAINS = WorkerId("spot"), WorkerId("trains")
 ROWS, SPEED = 10, 10.0

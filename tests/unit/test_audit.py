@@ -38,9 +38,7 @@ from spotlight.core.events import (
     NoticeGiven,
     NoticeWithdrawn,
     Record,
-    RefusalReason,
     Refused,
-    ReleaseReason,
     Reopened,
     Restored,
     RunResumed,
@@ -49,7 +47,7 @@ from spotlight.core.events import (
     WorkerLost,
 )
 from spotlight.core.types import WorkerId
-from spotlight.core.work import Activity, NoticeKind, Work
+from spotlight.core.work import Activity, NoticeKind, RefusalReason, ReleaseReason, Work
 
 # -- clean -------------------------------------------------------------------------------------------------------------
 

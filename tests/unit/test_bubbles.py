@@ -5,18 +5,9 @@ import pytest
 from market_stories import bubbles, node, worked, worker
 
 from spotlight.control.market.occupancy import Tenure
-from spotlight.core.events import (
-    AnyEvent,
-    IterationDone,
-    Leased,
-    NodeLost,
-    Record,
-    Released,
-    ReleaseReason,
-    WorkerJoined,
-)
+from spotlight.core.events import AnyEvent, IterationDone, Leased, NodeLost, Record, Released, WorkerJoined
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import Activity, RequestId, SlotClass
+from spotlight.core.work import Activity, ReleaseReason, RequestId, SlotClass
 
 TRAINS, SPOT = "reserved-1.1/0.1", "spot-1.1/0.1"
 

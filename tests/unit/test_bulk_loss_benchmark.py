@@ -1,9 +1,9 @@
 """Costs of a bulk loss, from a journal."""
 
 from benchmarks.bulk_loss.run import Times, figures_of, holding, round_of
-from spotlight.core.events import Accepted, Leased, Record, Released, ReleaseReason, StepCommitted
+from spotlight.core.events import Accepted, Leased, Record, Released, StepCommitted
 from spotlight.core.types import Frontier, WorkerId
-from spotlight.core.work import RequestId
+from spotlight.core.work import ReleaseReason, RequestId
 
 COMMITTED = StepCommitted(step=0, iteration=0, update=0, requests=(), frontier=Frontier(), digest="")
 

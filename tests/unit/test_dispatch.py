@@ -10,17 +10,9 @@ from spotlight.control.scheduler.state import Standing
 from spotlight.control.setbacks import LOSSES_ALLOWED, TROUBLES_ALLOWED
 from spotlight.core import messages as m
 from spotlight.core.blobs import BlobKind, BlobRef
-from spotlight.core.events import (
-    SCHEMA,
-    AnyEvent,
-    NoticeGiven,
-    NoticeWithdrawn,
-    ProblemNoted,
-    ReleaseReason,
-    WorkerLost,
-)
+from spotlight.core.events import SCHEMA, AnyEvent, NoticeGiven, NoticeWithdrawn, ProblemNoted, WorkerLost
 from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, Version, WorkerId
-from spotlight.core.work import NoticeKind, Request, SlotClass, WeightsId, Work
+from spotlight.core.work import NoticeKind, ReleaseReason, Request, SlotClass, WeightsId, Work
 
 
 @pytest.mark.parametrize("slot_class", list(SlotClass))

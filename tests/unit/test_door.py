@@ -17,7 +17,7 @@ from spotlight.core.clock import RealClock
 from spotlight.core.events import SCHEMA, AnyEvent, NodeJoined, NodeLost, ProblemNoted
 from spotlight.core.types import NodeId
 from spotlight.core.work import SlotClass
-from spotlight.node.controller_link import ControllerLink, Refused
+from spotlight.node.controller_link import ControllerLink, NodeRefused
 
 NODE = NodeId("spot-7.1")
 TOKEN = "secret"
@@ -95,7 +95,7 @@ def test_client_that_sends_garbage_is_dropped_and_noted_and_the_next_one_is_serv
 def test_node_of_another_run_or_version_is_refused(tmp_path, change, sentence):
     async def story():
         async with house(tmp_path) as home:
-            with pytest.raises(Refused, match=sentence):
+            with pytest.raises(NodeRefused, match=sentence):
                 await home.link(**change).connect()
             assert not home.of(NodeJoined)
 
@@ -107,7 +107,7 @@ def test_second_node_of_one_name_is_refused_and_the_first_one_stays(tmp_path):
         async with house(tmp_path) as home:
             first = home.link()
             await first.connect()
-            with pytest.raises(Refused, match="a name of its own"):
+            with pytest.raises(NodeRefused, match="a name of its own"):
                 await home.link().connect()
             assert not home.of(NodeLost)
             await first.close()

@@ -5,7 +5,7 @@ from torch import nn
 
 from spotlight.compute.fast.attention import AttentionKernel
 from spotlight.compute.fast.fast_model import FastModel
-from spotlight.compute.fast.fp8 import Precision, add_fp8
+from spotlight.compute.fast.fp8 import PreviewSwitch, add_fp8
 
 
 def _block(frozen: bool = True) -> nn.Sequential:
@@ -16,7 +16,7 @@ def _block(frozen: bool = True) -> nn.Sequential:
 
 def test_exact_forward_keeps_its_bits_and_its_names() -> None:
     plain, block = _block(), _block()
-    taken = add_fp8([block], Precision())
+    taken = add_fp8([block], PreviewSwitch())
     x = torch.randn(3, 7, 32)
     assert torch.equal(block(x), plain(x))
     assert block.state_dict().keys() == plain.state_dict().keys()
@@ -25,7 +25,7 @@ def test_exact_forward_keeps_its_bits_and_its_names() -> None:
 
 
 def test_preview_is_near_the_exact_forward_and_not_equal() -> None:
-    block, precision = _block(), Precision()
+    block, precision = _block(), PreviewSwitch()
     add_fp8([block], precision)
     x = torch.randn(3, 7, 32)
     exact = block(x)
@@ -35,7 +35,7 @@ def test_preview_is_near_the_exact_forward_and_not_equal() -> None:
 
 
 def test_rows_have_scales_of_their_own_so_one_large_row_does_not_round_the_others_away() -> None:
-    block, precision = _block(), Precision(previews=True)
+    block, precision = _block(), PreviewSwitch(previews=True)
     add_fp8([block], precision)
     x = torch.randn(4, 32)
     alone = block(x)[1:]
@@ -45,7 +45,7 @@ def test_rows_have_scales_of_their_own_so_one_large_row_does_not_round_the_other
 
 def test_trained_weights_have_no_copy_because_it_would_be_out_of_date() -> None:
     block = _block(frozen=False)
-    assert add_fp8([block], Precision()) == 0
+    assert add_fp8([block], PreviewSwitch()) == 0
     assert all(type(layer) is not nn.Linear or layer.weight.requires_grad for layer in block)
 
 

@@ -11,7 +11,7 @@ from spotlight.core import messages as m
 from spotlight.core.events import NodeJoined, NodeLost
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, SlotClass
-from spotlight.node.controller_link import ControllerLink, Refused
+from spotlight.node.controller_link import ControllerLink, NodeRefused
 from spotlight.pools.pool import Departure, NodeDown, NodeUp, PoolEvent
 
 
@@ -201,7 +201,7 @@ def test_killed_node_that_does_not_answer_counts_as_gone(tmp_path, monkeypatch):
             await run.pool.kill_node(node)
             assert run.pool.nodes() == ()
             assert isinstance(got[0], joins.Leave)
-            with pytest.raises(Refused):
+            with pytest.raises(NodeRefused):
                 await run.link(await run.joined("other"), node=node).connect()
 
     told(story())

@@ -19,7 +19,7 @@ from spotlight.core.events import SCHEMA, NodeJoined, ProblemNoted
 from spotlight.core.tls import WrongFingerprint, open_pinned
 from spotlight.core.types import NodeId
 from spotlight.core.work import SlotClass
-from spotlight.node.controller_link import ControllerLink, Refused
+from spotlight.node.controller_link import ControllerLink, NodeRefused
 from spotlight.pools.config import ClusterConfig
 from spotlight.pools.tokens import TOKEN_FILE, state_folder
 
@@ -116,7 +116,7 @@ def test_agent_over_tls_needs_the_token_of_its_own_node(tmp_path, whose):
                 "the run's": run.token,
                 "none": "",
             }
-            with pytest.raises(Refused, match="wrong token"):
+            with pytest.raises(NodeRefused, match="wrong token"):
                 await run.link(launch, token=tokens[whose]).connect()
             assert [event for event in run.events if isinstance(event, NodeJoined)] == []
 
@@ -130,7 +130,7 @@ def test_node_of_this_machine_cannot_be_claimed_over_tls(tmp_path):
                 schema=SCHEMA, code=__version__, node=NodeId("reserved-1.1"), slot_class=SlotClass.RESERVED, slots=1,
                 token="local secret",
             )  # fmt: skip
-            with pytest.raises(Refused):
+            with pytest.raises(NodeRefused):
                 await ControllerLink(run.address, hello, 1.0, run.secrets.identity.fingerprint).connect()
 
     told(story())

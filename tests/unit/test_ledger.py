@@ -5,19 +5,9 @@ from ledger_stories import BASE, W1, W2, EventLog, grid, make, result, train, wa
 
 from spotlight.control.ledger import InvariantBroken, Ledger, SampleState
 from spotlight.control.ledger.entries import Batch
-from spotlight.core.events import (
-    Accepted,
-    Dropped,
-    Issued,
-    Leased,
-    RefusalReason,
-    Refused,
-    Released,
-    ReleaseReason,
-    StepCommitted,
-)
+from spotlight.core.events import Accepted, Dropped, Issued, Leased, Refused, Released, StepCommitted
 from spotlight.core.types import Frontier
-from spotlight.core.work import Work
+from spotlight.core.work import RefusalReason, ReleaseReason, Work
 
 A, B = wanted(0, 0), wanted(0, 1)
 

@@ -6,16 +6,10 @@ from ledger_stories import BASE, W1, W2, EventLog, grid, make, result, started, 
 from spotlight.control.ledger import InvariantBroken, Ledger, SampleState
 from spotlight.control.ledger.audit import audit
 from spotlight.control.ledger.frontier import advance, is_trained, next_positions
-from spotlight.core.events import (
-    Dropped,
-    Leased,
-    RefusalReason,
-    Released,
-    ReleaseReason,
-)
+from spotlight.core.events import Dropped, Leased, Released
 from spotlight.core.journal import Journal, JournalConfig, Sync, read
 from spotlight.core.types import Frontier
-from spotlight.core.work import Work
+from spotlight.core.work import RefusalReason, ReleaseReason, Work
 
 A, B = wanted(0, 0), wanted(0, 1)
 

@@ -13,14 +13,13 @@ from spotlight.core.events import (
     NodeLost,
     Previewed,
     Released,
-    ReleaseReason,
     Restored,
     RunResumed,
     StepCommitted,
     WorkerLost,
 )
 from spotlight.core.types import Frontier, NodeId, Version, WorkerId
-from spotlight.core.work import Activity, RequestId, SlotClass
+from spotlight.core.work import Activity, ReleaseReason, RequestId, SlotClass
 
 ONE, TWO = "n.1/0.1", "n.1/1.1"
 

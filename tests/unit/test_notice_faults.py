@@ -21,7 +21,7 @@ from spotlight.node.notices import gcp
 from spotlight.node.notices.aws import aws_sources
 from spotlight.node.notices.azure import azure_sources
 from spotlight.node.notices.metadata_http import BODY_MOST, MetadataClient, NoReply, SourceFailed
-from spotlight.node.notices.notice import Source
+from spotlight.node.notices.notice import WatchedSource
 
 OK = b"HTTP/1.1 200 OK\r\n"
 FAULTS = {
@@ -51,7 +51,7 @@ FAULTS = {
 NOTICE_PATHS = {"aws": ACTION, "gcp": PREEMPTED, "azure": EVENTS}
 
 
-def sources(cloud: str, server: MetadataServer) -> list[Source]:
+def sources(cloud: str, server: MetadataServer) -> list[WatchedSource]:
     made = client(server.url)
     clouds = {
         "aws": lambda: aws_sources(made, POLL_S),

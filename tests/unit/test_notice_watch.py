@@ -16,7 +16,7 @@ from spotlight.node.notices.azure import azure_sources
 from spotlight.node.notices.deadlines import wall_time
 from spotlight.node.notices.file import NoticeFile
 from spotlight.node.notices.joined import JoinedNotices
-from spotlight.node.notices.notice import Notice, Source
+from spotlight.node.notices.notice import Notice, WatchedSource
 from spotlight.node.notices.sigterm import Sigterm
 from spotlight.node.notices.watch import watch_all
 
@@ -89,7 +89,7 @@ def test_imminent_notice_without_a_deadline_is_refused():
 # -- watching ----------------------------------------------------------------------------------------------------------
 
 
-class Scripted(Source):
+class Scripted(WatchedSource):
     """Returns or raises what the script says, then the last entry again."""
 
     pause_s = 0.0

@@ -8,10 +8,10 @@ from notice_stories import POLL_S, StoryClock, client, is_imminent, listening, s
 
 from spotlight.core.work import NoticeKind
 from spotlight.node.notices.aws import aws_sources
-from spotlight.node.notices.notice import Source
+from spotlight.node.notices.notice import WatchedSource
 
 
-def sources(server: MetadataServer, clock: StoryClock | None = None) -> list[Source]:
+def sources(server: MetadataServer, clock: StoryClock | None = None) -> list[WatchedSource]:
     return aws_sources(client(server.url, clock), POLL_S)
 
 

@@ -10,10 +10,10 @@ from notice_stories import LIMIT_S, POLL_S, StoryClock, client, is_imminent, lis
 
 from spotlight.core.work import NoticeKind
 from spotlight.node.notices.azure import azure_sources
-from spotlight.node.notices.notice import Source
+from spotlight.node.notices.notice import WatchedSource
 
 
-def sources(server: MetadataServer, clock: StoryClock | None = None, approve: bool = False) -> list[Source]:
+def sources(server: MetadataServer, clock: StoryClock | None = None, approve: bool = False) -> list[WatchedSource]:
     return azure_sources(client(server.url, clock), POLL_S, approve)
 
 

@@ -6,9 +6,9 @@ from story_journal import request
 from benchmarks.lib.merge import write
 from benchmarks.notices.run import Follower, Setup, Tries, Try, figures_of, measure
 from spotlight.core.errors import InputError
-from spotlight.core.events import Leased, NoticeGiven, NoticeWithdrawn, Record, Released, ReleaseReason, RunStarted
+from spotlight.core.events import Leased, NoticeGiven, NoticeWithdrawn, Record, Released, RunStarted
 from spotlight.core.types import WorkerId
-from spotlight.core.work import NoticeKind, Work
+from spotlight.core.work import NoticeKind, ReleaseReason, Work
 
 WORKER = WorkerId("spot-1.2/0.3")
 

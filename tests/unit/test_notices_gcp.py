@@ -6,10 +6,10 @@ from notice_stories import StoryClock, client, is_imminent, listening, story
 
 from spotlight.core.work import NoticeKind
 from spotlight.node.notices.gcp import gcp_sources
-from spotlight.node.notices.notice import Source
+from spotlight.node.notices.notice import WatchedSource
 
 
-def sources(server: MetadataServer, wait_s: int = 10, clock: StoryClock | None = None) -> list[Source]:
+def sources(server: MetadataServer, wait_s: int = 10, clock: StoryClock | None = None) -> list[WatchedSource]:
     return gcp_sources(client(server.url, clock), grace_s=30, wait_s=wait_s)
 
 

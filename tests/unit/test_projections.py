@@ -22,10 +22,8 @@ from spotlight.core.events import (
     NoticeGiven,
     NoticeWithdrawn,
     Record,
-    RefusalReason,
     Refused,
     Released,
-    ReleaseReason,
     Reopened,
     Restored,
     RunResumed,
@@ -36,12 +34,12 @@ from spotlight.core.events import (
     WorkerLost,
 )
 from spotlight.core.types import Frontier, NodeId, WorkerId
-from spotlight.core.work import Activity, NoticeKind, SlotClass, Work
+from spotlight.core.work import Activity, NoticeKind, RefusalReason, ReleaseReason, SlotClass, Work
 from spotlight.surface.panel import Lines, LivePanel, panel, watcher
 from spotlight.surface.projections import RunView
 from spotlight.surface.report.timeline_chart import timeline_section
 from spotlight.surface.status import as_json, status
-from spotlight.surface.timeline import SlotState
+from spotlight.surface.timeline import TimelineState
 
 PRICES = PriceTable.load()
 WORKER = WorkerId("spot-1.1/0.1")
@@ -160,18 +158,18 @@ def test_lost_node_takes_its_workers_with_it_and_remembers_the_notice():
     assert taken.noticed
     row = view.timeline.rows["spot-1/0"]
     assert (row.notices[0].start, row.notices[0].end) == (5, 15)
-    assert view.timeline.state(row) is SlotState.AWAY
+    assert view.timeline.state(row) is TimelineState.AWAY
 
 
 def test_withdrawn_notice_ends_there_and_a_later_loss_has_no_notice():
     notice = NoticeGiven(worker=WORKER, kind=NoticeKind.IMMINENT, seconds=30)
     view = seen(*joined(), (5, notice))
     row = view.timeline.rows["spot-1/0"]
-    assert view.timeline.state(row) is SlotState.NOTICE
+    assert view.timeline.state(row) is TimelineState.NOTICE
     view = seen(*joined(), (5, notice), (8, NoticeWithdrawn(worker=WORKER)))
     row = view.timeline.rows["spot-1/0"]
     assert (row.notices[0].end, row.notices[0].withdrawn) == (8, True)
-    assert view.timeline.state(row) is not SlotState.NOTICE
+    assert view.timeline.state(row) is not TimelineState.NOTICE
     lost = (15, NodeLost(node=NodeId("spot-1.1"), cause="killed"))
     view = seen(*joined(), (5, notice), (8, NoticeWithdrawn(worker=WORKER)), lost)
     assert not view.timeline.preemptions[0].noticed
@@ -190,7 +188,7 @@ def test_notice_without_a_time_lasts_until_the_next_one():
     advisory = NoticeGiven(worker=WORKER, kind=NoticeKind.ADVISORY, seconds=None)
     view = seen(*joined(), (5, advisory), (500, Issued(requests=())))
     row = view.timeline.rows["spot-1/0"]
-    assert view.timeline.state(row) is SlotState.NOTICE
+    assert view.timeline.state(row) is TimelineState.NOTICE
     imminent = NoticeGiven(worker=WORKER, kind=NoticeKind.IMMINENT, seconds=30)
     row = seen(*joined(), (5, advisory), (50, imminent)).timeline.rows["spot-1/0"]
     assert [(span.start, span.end) for span in row.notices] == [(5, 50), (50, 80)]

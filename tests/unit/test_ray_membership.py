@@ -6,14 +6,14 @@ import pytest
 
 from spotlight.core.work import SlotClass
 from spotlight.pools.join_pool import NAME
-from spotlight.pools.ray_lines import Connect, RayNode
-from spotlight.pools.ray_membership import EndKind, Membership, Start
+from spotlight.pools.ray_lines import ConnectRay, RayNode
+from spotlight.pools.ray_membership import EndKind, RayMembership, Start
 
-CONNECT = Connect(
+CONNECT = ConnectRay(
     address="auto", namespace="run", spot=("spotlight=spot", "spot"), reserved=("spotlight=reserved",),
     uses_gpus=False, slots=2, threads=1,
 )  # fmt: skip
-GPUS = Connect(**{name: getattr(CONNECT, name) for name in CONNECT.__struct_fields__} | {"uses_gpus": True})
+GPUS = ConnectRay(**{name: getattr(CONNECT, name) for name in CONNECT.__struct_fields__} | {"uses_gpus": True})
 
 
 def node(key: str, name: str = "", mark: str = "spot", alive: bool = True, **resources: float) -> RayNode:
@@ -27,7 +27,7 @@ def node(key: str, name: str = "", mark: str = "spot", alive: bool = True, **res
 class Story:
     """A cluster whose actors the test ends."""
 
-    membership: Membership = field(default_factory=lambda: Membership(CONNECT))
+    membership: RayMembership = field(default_factory=lambda: RayMembership(CONNECT))
     now: float = 0.0
 
     def look(self, *nodes: RayNode, draining: dict[str, int] | None = None) -> list[str]:
@@ -51,7 +51,7 @@ def test_nodes_with_a_spot_or_a_reserved_mark_get_one_machine_each():
 
 
 def test_machine_of_a_gpu_node_has_a_slot_per_gpu_and_holds_them_all():
-    story = Story(Membership(GPUS))
+    story = Story(RayMembership(GPUS))
     (start,) = story.starts(node("a", GPU=4.0), node("b"))
     assert (start.id, start.slots, start.gpus, start.cpus) == ("a", 4, 4, 0.0)
     assert story.membership.unusable() == ["b"]

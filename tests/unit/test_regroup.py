@@ -2,7 +2,7 @@
 
 from regroup_stories import NODE, WEIGHTS, A, B, C, D, Node, a_forward, orders, refusals, relayed, replans, reports
 
-from spotlight.control.elastic.actions import CloseStore, OpenStore, Report, Send
+from spotlight.control.elastic.actions import CloseStore, OpenStore, ReportCrews, Send
 from spotlight.core.crew_messages import Disband, Form, Formed, GroupToken, Prepare
 from spotlight.core.types import Version
 from spotlight.core.work import WeightsId
@@ -148,7 +148,7 @@ def test_report_says_how_long_the_regroup_took_from_the_loss() -> None:
     node.wish((A, B))
     node.now += 0.04
     node.prepare(A, B)
-    report = next(action for action in node.connect(A, B) if isinstance(action, Report))
+    report = next(action for action in node.connect(A, B) if isinstance(action, ReportCrews))
     assert abs(report.crewed.seconds - 0.04) < 1e-9
     assert report.crewed.epoch == 2
 

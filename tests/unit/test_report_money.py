@@ -6,9 +6,9 @@ import pytest
 from market_stories import node, worked, worker
 
 from spotlight.control.market.prices import PriceTable
-from spotlight.core.events import AnyEvent, Crewing, Leased, NodeLost, Record, Released, ReleaseReason
+from spotlight.core.events import AnyEvent, Crewing, Leased, NodeLost, Record, Released
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import Activity, RequestId, SlotClass
+from spotlight.core.work import Activity, ReleaseReason, RequestId, SlotClass
 from spotlight.surface.projections import RunView
 from spotlight.surface.report.money import busy_share, cost_section
 from spotlight.surface.report.page import STYLE

@@ -19,7 +19,7 @@ from spotlight.core.types import NodeId, Prompt
 from spotlight.core.work import SlotClass
 from spotlight.node import equipment
 from spotlight.node.launch import SlotDevice, WorkerLaunch
-from spotlight.node.measured import Measured
+from spotlight.node.measured import MeasuredFigures
 from spotlight.node.worker_settings import RowsSettings, WorkerSettings
 
 MOST = 171
@@ -169,13 +169,13 @@ def test_worker_that_comes_back_reuses_the_measured_rows(tmp_path, monkeypatch):
 
 
 def test_each_device_is_measured_separately_since_another_program_may_use_one_of_them(tmp_path):
-    assert Measured(tmp_path, "rows", "cuda:0", int).of("H200, rolls out", lambda: 128) == 128
-    assert Measured(tmp_path, "rows", "cuda:1", int).of("H200, rolls out", lambda: 16) == 16
-    assert Measured(tmp_path, "rows", "cuda:0", int).of("H200, rolls out", lambda: 1) == 128
+    assert MeasuredFigures(tmp_path, "rows", "cuda:0", int).of("H200, rolls out", lambda: 128) == 128
+    assert MeasuredFigures(tmp_path, "rows", "cuda:1", int).of("H200, rolls out", lambda: 16) == 16
+    assert MeasuredFigures(tmp_path, "rows", "cuda:0", int).of("H200, rolls out", lambda: 1) == 128
 
 
 def test_measurement_that_fails_leaves_nothing_and_is_made_by_the_next(tmp_path):
-    measured = Measured(tmp_path, "rows", "cuda:0", int)
+    measured = MeasuredFigures(tmp_path, "rows", "cuda:0", int)
     with pytest.raises(EnvironmentProblem):
         measured.of("gpu", lambda: ScriptedDevice(lambda rows: 1e-4, fits=0).rows())
     assert measured.of("gpu", lambda: 8) == 8
@@ -194,7 +194,9 @@ def test_real_worker_is_equipped_with_the_rows_that_it_measured(tmp_path, capsys
     )  # fmt: skip
     made = equipment.equip(launch(tmp_path), settings, lambda message: None)
     assert 1 <= made.engine.rows <= 6
-    assert Measured(tmp_path, "rows", "cpu", int).of("cpu, shared by 1, rolls out", lambda: -1) == made.engine.rows
+    assert (
+        MeasuredFigures(tmp_path, "rows", "cpu", int).of("cpu, shared by 1, rolls out", lambda: -1) == made.engine.rows
+    )
     assert f"cpu (cpu), {made.engine.rows} rows" in capsys.readouterr().out
 
 

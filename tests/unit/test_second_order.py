@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spotlight.compute.rollout import samplers, schedules
 from spotlight.compute.rollout.noise import initial_noise
-from spotlight.compute.rollout.step import Place
+from spotlight.compute.rollout.step import RowPlace
 from spotlight.core.errors import InputError
 from spotlight.core.types import Sample, SamplerKind
 
@@ -96,4 +96,4 @@ def test_step_without_the_previous_velocity_is_refused():
     velocity_SC = torch.zeros(ADAPTER.latent_shape(SIZE))
     for sample, step, velocity in ((second, 1, None), (second, 0, velocity_SC), (first, 1, velocity_SC)):
         with pytest.raises(InputError, match=f"step {step} of a {sample.sampling.sampler.value} sample has (no|a) "):
-            Place(sample, step, [1.0, 0.5, 0.0], RUN_SEED, velocity)
+            RowPlace(sample, step, [1.0, 0.5, 0.0], RUN_SEED, velocity)

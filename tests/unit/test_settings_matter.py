@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, get_args
 import pytest
 import setting_observers as see
 from pydantic import BaseModel
+from ray_observer import ray_placed
 from setting_observers import Observer, crews, deadlines, devices, gang_after_a_loss, journal, launch, trained, written
 
 from spotlight.config import RunConfig, load_config
@@ -171,9 +172,9 @@ CHANGES = {
     "cluster.gang_elastic": Change(gang_after_a_loss, True, ("cluster.gang=2", "cluster.slots=2")),
     "cluster.gang_port": Change(launch, 29500),
     "cluster.spot": Change(journal, 3),
-    "cluster.address": Change(see.ray_placed, "10.0.0.1:6379", RAY),
-    "cluster.ray_spot_label": Change(see.ray_placed, "old", RAY),
-    "cluster.ray_reserved_label": Change(see.ray_placed, "tier=kept", RAY),
+    "cluster.address": Change(ray_placed, "10.0.0.1:6379", RAY),
+    "cluster.ray_spot_label": Change(ray_placed, "old", RAY),
+    "cluster.ray_reserved_label": Change(ray_placed, "tier=kept", RAY),
     "cluster.spot_speed": Change(journal, 0.5),
     "cluster.slots": Change(journal, 2),
     "cluster.pool": Change(devices, "join", (*CUDA, "cluster.listen=127.0.0.1:0")),

@@ -12,7 +12,7 @@ from spotlight.core import messages as m
 from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, Version, WorkerId
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
 from spotlight.sim.crash_points import CrashPoint
-from spotlight.sim.machine_settings import MachineSettings
+from spotlight.sim.machine_settings import SimMachineSettings
 from spotlight.sim.numerics import HashNumerics
 from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.row import SimRow
@@ -80,7 +80,7 @@ def worker_on(node: Node, heartbeat_s: float, trainer: SimTrainer | None = None)
         numerics=HashNumerics(),
         latent_salt="",
         rendezvous=SimRendezvous(),
-        machines=MachineSettings(copies_sets=False),
+        machines=SimMachineSettings(copies_sets=False),
     )
 
 

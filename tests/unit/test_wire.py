@@ -190,7 +190,7 @@ def test_bytes_that_are_no_valid_frame_are_refused_with_a_sentence(data, sentenc
 
 
 def test_frame_over_the_limit_is_refused_before_it_is_sent(monkeypatch):
-    monkeypatch.setattr(wire, "LIMITS", wire.Limits(blob=100))
+    monkeypatch.setattr(wire, "LIMITS", wire.FrameLimits(blob=100))
     here, there = socket.socketpair()
     with there:
         connection = wire.Connection(here)

@@ -15,7 +15,7 @@ from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, Version
 from spotlight.core.work import Policy, Request, RequestId, SlotClass, WeightsId, Work
 from spotlight.node.loading_core import PATIENCE_S, KeepOwn, LoadingCore, TakeOwn, TakeStored
 from spotlight.node.membership import CrewProblem, Follow
-from spotlight.node.worker_core import Effect, Exit, FailedRow, Obey, Step, StepDone, Wait, WorkerCore
+from spotlight.node.worker_core import Effect, Exit, FailedRow, Obey, RunStep, StepDone, Wait, WorkerCore
 
 ME = WorkerId("spot-1.1/0.1")
 ROWS = 3
@@ -157,7 +157,7 @@ def test_granted_samples_are_stepped_and_the_rows_left_are_offered() -> None:
     (pull,) = world.goes_on(grant(lease(1), lease(2)))
     assert isinstance(pull, m.Pull)
     assert (pull.free_rows, pull.answered) == (1, 1)
-    assert world.effect == Step()
+    assert world.effect == RunStep()
 
 
 def test_step_posts_commits_delivers_results_and_reports_failures() -> None:
@@ -181,7 +181,7 @@ def test_step_that_a_broken_crew_did_not_take_changes_nothing() -> None:
     world.goes_on(grant(lease(1)))
     assert world.goes_on(completion=CrewProblem("a peer is gone")) == []
     assert world.crew.problems == [CrewProblem("a peer is gone")]
-    assert world.effect == Step()
+    assert world.effect == RunStep()
 
 
 def test_leader_whose_crew_has_ended_offers_its_rows_again_with_its_own_speed() -> None:
@@ -221,7 +221,7 @@ def test_paused_member_takes_no_step_until_its_time_has_passed() -> None:
     assert world.effect == Wait(2.5)
     world.crew.paused_s = 0.0
     world.goes_on()
-    assert world.effect == Step()
+    assert world.effect == RunStep()
 
 
 def test_fenced_and_discarded_attempts_are_dropped_and_send_nothing() -> None:

@@ -27,21 +27,10 @@ from spotlight.core import crew_messages as crews
 from spotlight.core import messages as m
 from spotlight.core.blobs import BlobRef
 from spotlight.core.errors import ConfigError, SpotlightError, Stopped
-from spotlight.core.events import (
-    Accepted,
-    AnyEvent,
-    Crewing,
-    Holding,
-    NodeJoined,
-    NodeLost,
-    RefusalReason,
-    ReleaseReason,
-    WorkerJoined,
-    WorkerLost,
-)
+from spotlight.core.events import Accepted, AnyEvent, Crewing, Holding, NodeJoined, NodeLost, WorkerJoined, WorkerLost
 from spotlight.core.message import Message
 from spotlight.core.types import NodeId, Prompt, WorkerId
-from spotlight.core.work import Request, RequestId, WeightsId, Work
+from spotlight.core.work import RefusalReason, ReleaseReason, Request, RequestId, WeightsId, Work
 
 
 class Payloads(Protocol):

@@ -42,9 +42,9 @@ from spotlight.core.types import NodeId
 
 HANDSHAKE_S = 10.0
 """A client that has not introduced itself by then is dropped."""
-HANDSHAKE_LIMITS = wire.Limits(message=64 << 10, blob=0)
+HANDSHAKE_LIMITS = wire.FrameLimits(message=64 << 10, blob=0)
 """Largest first frame of a client."""
-REMOTE_LIMITS = wire.Limits(message=4 << 20, blob=0)
+REMOTE_LIMITS = wire.FrameLimits(message=4 << 20, blob=0)
 """Largest frame of a node on another machine: its bytes travel by reference."""
 NOTE_LIMIT = 400
 """Characters of a stranger's problem that are recorded."""

@@ -14,13 +14,21 @@ States of a sample, which the audit checks:
 Previews have no states of their own: one `Previewed` records a whole batch.
 """
 
-from enum import StrEnum
 from typing import TypeAlias
 
 import msgspec
 
 from spotlight.core.types import Frontier, NodeId, Version, WorkerId
-from spotlight.core.work import Activity, NoticeKind, Request, RequestId, SlotClass, WeightsId
+from spotlight.core.work import (
+    Activity,
+    NoticeKind,
+    RefusalReason,
+    ReleaseReason,
+    Request,
+    RequestId,
+    SlotClass,
+    WeightsId,
+)
 
 SCHEMA = 1
 """Version of the records and messages; readers refuse other versions."""
@@ -92,23 +100,6 @@ class Leased(Event, frozen=True, kw_only=True):
     """Step at which the attempt starts: the step of its flight."""
 
 
-class ReleaseReason(StrEnum):
-    HANDED_BACK = "handed_back"
-    """Handed back with its flight, under notice or drain."""
-    RECALLED = "recalled"
-    """Moved from a straggler to a faster worker."""
-    LOST = "lost"
-    """The worker died."""
-    SILENT = "silent"
-    """The worker was fenced after its heartbeats stopped."""
-    FAILED = "failed"
-    """The attempt raised an error."""
-    UNSCORED = "unscored"
-    """The sample was finished, but no reward could score it: another attempt resumes at the newest commit."""
-    RESTART = "restart"
-    """The controller restarted; flights are volatile."""
-
-
 class Released(Event, frozen=True, kw_only=True):
     request: RequestId
     attempt: int
@@ -136,17 +127,6 @@ class Accepted(Event, frozen=True, kw_only=True):
     """Denoising steps that this attempt ran."""
     problem: str = ""
     """Reason for a missing score, if `reward` is NaN."""
-
-
-class RefusalReason(StrEnum):
-    FENCED = "fenced"
-    """An older attempt than the current one."""
-    DUPLICATE = "duplicate"
-    """Already accepted."""
-    UNKNOWN = "unknown"
-    """Never issued, dropped, or cancelled."""
-    WRONG_WEIGHTS = "wrong_weights"
-    """Made with weights whose digest was not published."""
 
 
 class Refused(Event, frozen=True, kw_only=True):

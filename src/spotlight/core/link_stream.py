@@ -13,7 +13,7 @@ class LinkStream:
     """Writes and reads numbered frames. What is sent while the link is broken is written when it is resumed."""
 
     def __init__(
-        self, link: Link[tuple[bytes, bytes]], clock: Callable[[], float], limits: wire.Limits = wire.LIMITS
+        self, link: Link[tuple[bytes, bytes]], clock: Callable[[], float], limits: wire.FrameLimits = wire.LIMITS
     ) -> None:
         self.link = link
         self._limits = limits

@@ -45,7 +45,7 @@ class Disconnected(WireError):
     """The peer closed the connection; sending failed."""
 
 
-class _Header(NamedTuple):
+class _FrameHeader(NamedTuple):
     message: int
     blob: int
     number: int
@@ -78,23 +78,23 @@ def write_numbered(writer: asyncio.StreamWriter, message: bytes, blob: Blob, num
         writer.write(view)
 
 
-class Limits(NamedTuple):
+class FrameLimits(NamedTuple):
     """Largest message and largest blob in bytes."""
 
     message: int = MESSAGE_LIMIT
     blob: int = BLOB_LIMIT
 
 
-LIMITS = Limits()
+LIMITS = FrameLimits()
 
 
-async def read(reader: asyncio.StreamReader, limits: Limits = LIMITS) -> tuple[Envelope, bytes] | None:
+async def read(reader: asyncio.StreamReader, limits: FrameLimits = LIMITS) -> tuple[Envelope, bytes] | None:
     """Return the next frame; None once the peer is gone."""
     frame = await read_numbered(reader, limits)
     return None if frame is None else (frame.envelope, frame.blob)
 
 
-async def read_numbered(reader: asyncio.StreamReader, limits: Limits = LIMITS) -> Numbered | None:
+async def read_numbered(reader: asyncio.StreamReader, limits: FrameLimits = LIMITS) -> Numbered | None:
     """Return the next frame with its numbers; None once the peer is gone."""
     try:
         header = _parsed(await reader.readexactly(_HEADER.size), limits)
@@ -174,7 +174,7 @@ def _header(message: int, blob: int, number: int = 0, received: int = 0) -> byte
     return _HEADER.pack(MAGIC, SCHEMA, message, blob, number, received)
 
 
-def _parsed(header: bytes, limits: Limits = LIMITS) -> _Header:
+def _parsed(header: bytes, limits: FrameLimits = LIMITS) -> _FrameHeader:
     magic, schema, message, blob, number, received = _HEADER.unpack(header)
     if magic != MAGIC:
         raise WireError(
@@ -187,10 +187,10 @@ def _parsed(header: bytes, limits: Limits = LIMITS) -> _Header:
             "silently; install the same version of spotlight on both sides."
         )
     _check_limits(message, blob, limits)
-    return _Header(message, blob, number, received)
+    return _FrameHeader(message, blob, number, received)
 
 
-def _check_limits(message: int, blob: int, limits: Limits) -> None:
+def _check_limits(message: int, blob: int, limits: FrameLimits) -> None:
     if message > limits.message or blob > limits.blob:
         raise WireError(
             f"a frame has a message of {message} bytes and a blob of {blob}, but the limits are {limits.message} and "

@@ -151,3 +151,31 @@ class Activity(StrEnum):
     LOST = "lost"
     """Denoising steps that were redone or discarded."""
     IDLE = "idle"
+
+
+class ReleaseReason(StrEnum):
+    HANDED_BACK = "handed_back"
+    """Handed back with its flight, under notice or drain."""
+    RECALLED = "recalled"
+    """Moved from a straggler to a faster worker."""
+    LOST = "lost"
+    """The worker died."""
+    SILENT = "silent"
+    """The worker was fenced after its heartbeats stopped."""
+    FAILED = "failed"
+    """The attempt raised an error."""
+    UNSCORED = "unscored"
+    """The sample was finished, but no reward could score it: another attempt resumes at the newest commit."""
+    RESTART = "restart"
+    """The controller restarted; flights are volatile."""
+
+
+class RefusalReason(StrEnum):
+    FENCED = "fenced"
+    """An older attempt than the current one."""
+    DUPLICATE = "duplicate"
+    """Already accepted."""
+    UNKNOWN = "unknown"
+    """Never issued, dropped, or cancelled."""
+    WRONG_WEIGHTS = "wrong_weights"
+    """Made with weights whose digest was not published."""

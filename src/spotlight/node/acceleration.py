@@ -11,7 +11,7 @@ from spotlight.compute.models.family_registry import FAMILIES
 from spotlight.compute.models.pipeline_adapter import PipelineAdapter
 from spotlight.core.types import Size
 from spotlight.node.launch import WorkerLaunch
-from spotlight.node.measured import Measured
+from spotlight.node.measured import MeasuredFigures
 from spotlight.node.worker_settings import WorkerSettings
 
 EAGER = ""
@@ -59,5 +59,5 @@ def _kernel(adapter: Adapter, launch: WorkerLaunch, settings: WorkerSettings) ->
         return fastest_kernel(usable, rows, tokens + text, padding, adapter.transformer).value
 
     # One file for all devices of the machine: ranks and rollout workers must agree.
-    measured = Measured(Path(launch.shared), KERNELS, weight.device.type, str)
+    measured = MeasuredFigures(Path(launch.shared), KERNELS, weight.device.type, str)
     return AttentionKernel(measured.of(f"{tokens + text} tokens", measure))

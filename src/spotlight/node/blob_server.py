@@ -43,7 +43,7 @@ MOST_LISTED = 10_000
 MOST_CONNECTIONS = 4096
 MOST_PUT = 1 << 30
 """Largest blob in bytes that a client may store; a 1280x1280 sample with four window steps has 16 MB."""
-OPENING, REQUESTS = wire.Limits(4096, 0), wire.Limits(1 << 16, MOST_PUT)
+OPENING, REQUESTS = wire.FrameLimits(4096, 0), wire.FrameLimits(1 << 16, MOST_PUT)
 """Limits of a client's first frame, and of its requests."""
 MOST_READ = 64 << 20
 """Largest part of a file in one reply."""

@@ -24,7 +24,7 @@ PAUSE_MOST_S = 2.0
 """The pause doubles per failed attempt, so that a thousand agents do not hammer a controller that comes back."""
 
 
-class Refused(EnvironmentProblem):
+class NodeRefused(EnvironmentProblem):
     """The controller refuses this node for good."""
 
 
@@ -44,7 +44,7 @@ class ControllerLink:
         """Reason why `frames` has ended."""
 
     async def connect(self) -> None:
-        """Introduce the node; raises OSError if nothing listens, and Refused if the controller does not want it."""
+        """Introduce the node; raises OSError if nothing listens, and NodeRefused if the controller does not want it."""
         await self._connect(None)
 
     def send(self, message: m.AnyMessage, worker: WorkerId | None = None, blob: bytes = b"") -> None:
@@ -90,7 +90,7 @@ class ControllerLink:
             except (OSError, TimeoutError, wire.WireError):
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, PAUSE_MOST_S)
-            except (Refused, LinkError, WrongFingerprint) as error:
+            except (NodeRefused, LinkError, WrongFingerprint) as error:
                 self.end = str(error)
                 break
         self.end = self.end or f"the controller could not be reached for {self._grace_s:g} s"
@@ -107,7 +107,7 @@ class ControllerLink:
                     self._stream.attach(reader, writer, theirs)
                     self._reader = reader
                 case (m.Envelope(message=m.Rejected(reason=reason)), _):
-                    raise Refused(reason)
+                    raise NodeRefused(reason)
                 case _:
                     raise ConnectionResetError("the controller closed the connection before its reply")
         except BaseException:

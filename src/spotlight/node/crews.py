@@ -241,7 +241,7 @@ class NodeCrews:
                     self._rendezvous.open(token)
                 case act.CloseStore(token):
                     self._rendezvous.close(token)
-                case act.Report(crewed):
+                case act.ReportCrews(crewed):
                     log.info("epoch %d: crews %s (%s)", crewed.epoch, crewed.crews, crewed.reason)
                     self._node_actions.report(crewed)
                 case act.Replan(why):

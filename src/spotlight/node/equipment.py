@@ -38,7 +38,7 @@ from spotlight.core.types import Prompt, Size
 from spotlight.core.work import Policy
 from spotlight.node.acceleration import EAGER, accelerated, kernels_of
 from spotlight.node.launch import WorkerLaunch
-from spotlight.node.measured import Measured
+from spotlight.node.measured import MeasuredFigures
 from spotlight.node.worker_settings import RowsSettings, WorkerSettings
 
 MEMORY_SHARE = 0.9
@@ -215,7 +215,7 @@ def rows_of(launch: WorkerLaunch, settings: RowsSettings | None, adapter: Adapte
         spare = spare_bytes(adapter, launch.trains, launch.device.processes)
         return search_rows(adapter, rolled, spare, DeviceMeter(adapter.device, own=True))
 
-    return Measured(Path(launch.shared), "rows", launch.device.name, int).of(kind, measure)
+    return MeasuredFigures(Path(launch.shared), "rows", launch.device.name, int).of(kind, measure)
 
 
 def spare_bytes(adapter: Adapter, trains: bool, processes: int) -> int | None:

@@ -16,7 +16,7 @@ from spotlight.core import messages as m
 from spotlight.core.blobs import BlobRef
 from spotlight.core.errors import Stopped
 from spotlight.core.types import WorkerId
-from spotlight.node.in_order import InOrder, Place
+from spotlight.node.in_order import InOrder, PendingItem
 from spotlight.node.unloading import Fetched, FlightStore
 
 Frame = tuple[m.AnyMessage, bytes]
@@ -110,7 +110,11 @@ class FlightRelay:
         self._ends.deliver(worker, frame)
 
     def _stored(
-        self, worker: WorkerId, place: Place[m.AnyMessage], message: m.Commit | m.HandBack, stored: BlobRef | Stopped
+        self,
+        worker: WorkerId,
+        place: PendingItem[m.AnyMessage],
+        message: m.Commit | m.HandBack,
+        stored: BlobRef | Stopped,
     ) -> None:
         queue = self._storing[worker]
         if isinstance(stored, BlobRef):
@@ -122,7 +126,7 @@ class FlightRelay:
             del self._storing[worker]
             self._ends.all_stored(worker)
 
-    def _fetched(self, worker: WorkerId, place: Place[Frame], grant: m.Grant, fetched: Fetched) -> None:
+    def _fetched(self, worker: WorkerId, place: PendingItem[Frame], grant: m.Grant, fetched: Fetched) -> None:
         queue = self._fetching.get(worker)
         if queue is None:
             return

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 
-class Place(Generic[Item]):
+class PendingItem(Generic[Item]):
     """The place of one item, which is known when it is filled."""
 
     __slots__ = ("is_filled", "item")
@@ -25,7 +25,7 @@ class InOrder(Generic[Item]):
 
     def __init__(self, deliver: Callable[[Item], None]) -> None:
         self._deliver = deliver
-        self._places: deque[Place[Item]] = deque()
+        self._places: deque[PendingItem[Item]] = deque()
 
     @property
     def is_empty(self) -> bool:
@@ -35,13 +35,13 @@ class InOrder(Generic[Item]):
         """Deliver the item after all earlier ones."""
         self.fill(self.reserve(), item)
 
-    def reserve(self) -> Place[Item]:
+    def reserve(self) -> PendingItem[Item]:
         """A place for an item that is not known yet; later items wait for it."""
-        place: Place[Item] = Place()
+        place: PendingItem[Item] = PendingItem()
         self._places.append(place)
         return place
 
-    def fill(self, place: Place[Item], item: Item | None) -> None:
+    def fill(self, place: PendingItem[Item], item: Item | None) -> None:
         """Fill a place, for None with nothing, and deliver what no longer waits."""
         place.item, place.is_filled = item, True
         while self._places and self._places[0].is_filled:

@@ -11,7 +11,7 @@ import msgspec
 Figure = TypeVar("Figure", int, str)
 
 
-class Measured(Generic[Figure]):
+class MeasuredFigures(Generic[Figure]):
     """File of one device with its measured figures of one subject, by kind."""
 
     def __init__(self, folder: Path, subject: str, device: str, figure: type[Figure]) -> None:

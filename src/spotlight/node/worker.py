@@ -49,7 +49,7 @@ from spotlight.node.worker_core import (
     Effect,
     Exit,
     Obey,
-    Step,
+    RunStep,
     StepDone,
     TrainingOrder,
     Wait,
@@ -162,7 +162,7 @@ class Worker:
 
     def _perform(self, effect: Effect) -> object:
         match effect:
-            case Step():
+            case RunStep():
                 return self._step()
             case Wait(seconds=seconds):
                 self._wait(seconds)

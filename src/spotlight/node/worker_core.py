@@ -3,14 +3,14 @@
 `live` is a generator. It yields an effect that takes time; the driver carries it out and sends its completion back:
 
     Wait     until a message is there, or the seconds have passed          -> None
-    Step     one denoising step of the engine                              -> StepDone, or CrewProblem if the crew broke
+    RunStep  one denoising step of the engine                              -> StepDone, or CrewProblem if the crew broke
     Connect  to the other members of a crew                                -> CrewProblem or None
     Follow   a leader's forward                                            -> CrewProblem or None
     weights  effects of `LoadingCore`                                      -> see there
     Obey     an order to the training role                                 -> its reply, or None
     Exit     the process ends
 
-    joined -> [messages applied -> rows offered -> Wait or Step] ... -> Exit
+    joined -> [messages applied -> rows offered -> Wait or RunStep] ... -> Exit
 
 Between two effects it applies the messages that have arrived, in order. Invariants (tests/unit/test_worker_core.py,
 storms): rows are offered once per change; a follower keeps no sample of its own; a sample leaves with its whole flight
@@ -129,7 +129,7 @@ class Wait(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RunStep:
     pass
 
 
@@ -143,9 +143,9 @@ class Exit:
     pass
 
 
-Effect: TypeAlias = Wait | Step | Connect | Follow | LoadEffect | Obey | Exit
+Effect: TypeAlias = Wait | RunStep | Connect | Follow | LoadEffect | Obey | Exit
 Life: TypeAlias = Generator[Effect, Any, None]
-_STEP, _WAIT, _EXIT = Step(), Wait(), Exit()
+_STEP, _WAIT, _EXIT = RunStep(), Wait(), Exit()
 
 
 class WorkerCore:

@@ -1,7 +1,7 @@
 """Machines of a Ray cluster: an actor on every marked node brings its machine into the run, as `spotlight join` does.
 
     CONNECTING --Connected--> PLACING --process died--> CONNECTING, every RETRY_S
-        `--Refused--> the run does not start
+        `--ConnectRefused--> the run does not start
 
 Ray supplies membership, placement and drains. Messages, bytes, leases and fences are the run's own, over its own links.
 The controller does not import ray: `pools/ray_driver.py` is a process beside it.
@@ -36,14 +36,14 @@ from spotlight.pools.machine import private_name
 from spotlight.pools.ray_lines import (
     AnyOrder,
     AnyReport,
-    Connect,
     Connected,
+    ConnectRay,
+    ConnectRefused,
     Draining,
     Ended,
-    Noted,
-    Place,
+    PlaceMachines,
     RayNode,
-    Refused,
+    RayProblem,
 )
 from spotlight.pools.ray_membership import gpus_of, slot_class_of
 from spotlight.pools.tokens import RunSecrets
@@ -75,10 +75,10 @@ def check_installed() -> None:
         )
 
 
-def connect_order(cluster: ClusterConfig, device: str, run: Path) -> Connect:
+def connect_order(cluster: ClusterConfig, device: str, run: Path) -> ConnectRay:
     """How a run with these settings uses a Ray cluster."""
     spot, reserved = cluster.ray_spot_label, cluster.ray_reserved_label
-    return Connect(
+    return ConnectRay(
         address=cluster.address,
         namespace=private_name(run),
         spot=SPOT_MARKS if spot is None else (spot,),
@@ -89,7 +89,7 @@ def connect_order(cluster: ClusterConfig, device: str, run: Path) -> Connect:
     )
 
 
-async def found_in_cluster(connect: Connect, is_resumed: bool) -> str:
+async def found_in_cluster(connect: ConnectRay, is_resumed: bool) -> str:
     """Connect once, and say what the run can use there; raises if that is nothing."""
     cluster = RayCluster(connect)
     try:
@@ -98,7 +98,7 @@ async def found_in_cluster(connect: Connect, is_resumed: bool) -> str:
         await cluster.stop()
 
 
-def used_nodes(connected: Connected, connect: Connect, is_resumed: bool) -> str:
+def used_nodes(connected: Connected, connect: ConnectRay, is_resumed: bool) -> str:
     """A sentence on the nodes that the run uses; raises if there are nodes and none is marked, unless the run is
     resumed, which may have lost all of them."""
     marked: dict[str, list[str]] = {}
@@ -125,12 +125,12 @@ def _described(node: RayNode) -> str:
 class RayCluster:
     """The process in the Ray cluster, started again when it dies."""
 
-    def __init__(self, connect: Connect, log: Path | None = None) -> None:
+    def __init__(self, connect: ConnectRay, log: Path | None = None) -> None:
         """`log` receives the output of Ray."""
         self._connect = connect
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
-        self._place: Place | None = None
+        self._place: PlaceMachines | None = None
         self._is_stopping = False
 
     async def connect(self) -> Connected:
@@ -146,19 +146,19 @@ class RayCluster:
         try:
             reply = await asyncio.wait_for(self._read(), CONNECT_S)
         except TimeoutError:
-            reply = Refused(problem=f"no reply in {CONNECT_S:g} s")
+            reply = ConnectRefused(problem=f"no reply in {CONNECT_S:g} s")
             self._process.kill()
         if isinstance(reply, Connected):
             return reply
         await self._end()
-        why = reply.problem if isinstance(reply, Refused) else "the connection broke"
+        why = reply.problem if isinstance(reply, ConnectRefused) else "the connection broke"
         raise EnvironmentProblem(
             f"the Ray cluster at cluster.address={self._connect.address} cannot be used ({why.rstrip('.')}); check "
             "that it runs, that this machine is one of its nodes (`ray status`), and that RAY_AUTH_MODE and its token "
             "are the cluster's."
         )
 
-    def place(self, place: Place) -> None:
+    def place(self, place: PlaceMachines) -> None:
         """Start machines from now on."""
         self._place = place
         self._order(place)
@@ -171,7 +171,9 @@ class RayCluster:
             if self._is_stopping:
                 return
             await self._end()
-            yield Noted(problem="the connection to the Ray cluster is lost, and its machines with it; trying again.")
+            yield RayProblem(
+                problem="the connection to the Ray cluster is lost, and its machines with it; trying again."
+            )
             await self._reconnected()
 
     async def stop(self) -> None:
@@ -229,7 +231,7 @@ class RayPool(JoinPool):
     ) -> None:
         super().__init__(local, door, settings, secrets)
         self._cluster, self._note = machines
-        self._place = Place(token_path=str(secrets.token_path), folder=private_name(settings.pool.run))
+        self._place = PlaceMachines(token_path=str(secrets.token_path), folder=private_name(settings.pool.run))
         self._following: asyncio.Task[None] | None = None
         self._warned: set[NodeId] = set()
 
@@ -252,7 +254,7 @@ class RayPool(JoinPool):
                     await self._drains(name, seconds)
                 case Ended(name=name, cause=cause):
                     self.ended(name, cause)
-                case Noted(problem=problem):
+                case RayProblem(problem=problem):
                     self._note(problem)
 
     async def _drains(self, name: str, seconds: float) -> None:

@@ -33,15 +33,15 @@ from spotlight.pools.ray_lines import (
     ActorLaunch,
     AnyOrder,
     AnyReport,
-    Connect,
     Connected,
+    ConnectRay,
+    ConnectRefused,
     Ended,
-    Noted,
-    Place,
+    PlaceMachines,
     RayNode,
-    Refused,
+    RayProblem,
 )
-from spotlight.pools.ray_membership import EndKind, Membership, Start
+from spotlight.pools.ray_membership import EndKind, RayMembership, Start
 from spotlight.pools.tokens import TokenFile
 
 POLL_S = 1.0
@@ -107,15 +107,15 @@ class _Actor:
 class Driver:
     """Actors of the run, by the ids of their nodes."""
 
-    def __init__(self, connect: Connect, reports: Reports) -> None:
+    def __init__(self, connect: ConnectRay, reports: Reports) -> None:
         self._connect = connect
         self._reports = reports
-        self._membership = Membership(connect)
+        self._membership = RayMembership(connect)
         self._actors: dict[str, _Actor] = {}
         self._count = 0
         self._unusable: list[str] = []
 
-    def poll(self, place: Place) -> None:
+    def poll(self, place: PlaceMachines) -> None:
         nodes = ray_nodes(self._connect)
         draining = self._draining()
         self._take_ends(nodes)
@@ -139,7 +139,7 @@ class Driver:
         listing: Any = ray.remote(draining_nodes).options(num_cpus=0).remote()
         return dict(ray.get(listing))
 
-    def _start(self, start: Start, place: Place) -> None:
+    def _start(self, start: Start, place: PlaceMachines) -> None:
         launch = ActorLaunch(
             token_file=msgspec.json.encode(TokenFile.read(Path(place.token_path))),
             name=start.name,
@@ -167,7 +167,7 @@ class Driver:
             if kind is EndKind.FAILED and failures in (1, RESTARTS):
                 row = f", {failures} times in a row" if failures > 1 else ""
                 problem = f"the machine {name} failed{row}, and is tried again: {detail}"
-                self._reports.send(Noted(problem=problem))
+                self._reports.send(RayProblem(problem=problem))
 
     def _note_waiting(self) -> None:
         for actor in self._actors.values():
@@ -180,13 +180,13 @@ class Driver:
                     f"the Ray node {actor.start.name} waits for its {held}, which other work of the cluster holds; end "
                     "that work, or remove the node's mark."
                 )
-                self._reports.send(Noted(problem=problem))
+                self._reports.send(RayProblem(problem=problem))
         unusable = self._membership.unusable()
         if unusable != self._unusable:
             self._unusable = unusable
             names = ", ".join(unusable)
             problem = f"the Ray nodes {names} are marked but have no GPU, which the run computes on; they are not used."
-            self._reports.send(Noted(problem=problem))
+            self._reports.send(RayProblem(problem=problem))
 
 
 def dial(address: str) -> None:
@@ -197,7 +197,7 @@ def dial(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), DIAL_S).close()
 
 
-def ray_nodes(connect: Connect) -> list[RayNode]:
+def ray_nodes(connect: ConnectRay) -> list[RayNode]:
     """Ray's table without the node of this machine, whose devices belong to the run's own nodes."""
     own = "" if connect.address.startswith(CLIENT) else ray.get_runtime_context().get_node_id()
     return [
@@ -244,7 +244,7 @@ def _last_line(error: Exception) -> str:
 def main() -> None:
     reports, orders = Reports(), Orders()
     connect = orders.next()
-    if not isinstance(connect, Connect):
+    if not isinstance(connect, ConnectRay):
         return
     try:
         dial(connect.address)
@@ -254,11 +254,11 @@ def main() -> None:
         nodes = [node for node in ray_nodes(connect) if node.is_alive]
         host = ray.util.get_node_ip_address()
     except Exception as error:
-        reports.send(Refused(problem=_last_line(error)))
+        reports.send(ConnectRefused(problem=_last_line(error)))
         return
     reports.send(Connected(version=ray.__version__, host=host, nodes=tuple(nodes)))
     driver = Driver(connect, reports)
-    place: Place | None = None
+    place: PlaceMachines | None = None
     try:
         while True:
             try:
@@ -266,13 +266,13 @@ def main() -> None:
             except queue.Empty:
                 pass
             else:
-                if not isinstance(order, Place):
+                if not isinstance(order, PlaceMachines):
                     break
                 place = order
             if place is not None:
                 driver.poll(place)
     except (SpotlightError, exceptions.RayError) as error:
-        reports.send(Noted(problem=f"the run's process in the Ray cluster failed: {_last_line(error)}"))
+        reports.send(RayProblem(problem=f"the run's process in the Ray cluster failed: {_last_line(error)}"))
     finally:
         driver.stop()
 

@@ -24,8 +24,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_f
 # -- from the controller; the end of the pipe ends the process and its actors ------------------------------------------
 
 
-class Connect(Line, frozen=True, kw_only=True):
-    """Connect to a Ray cluster; the reply is `Connected` or `Refused`."""
+class ConnectRay(Line, frozen=True, kw_only=True):
+    """Connect to a Ray cluster; the reply is `Connected` or `ConnectRefused`."""
 
     address: str
     namespace: str
@@ -38,7 +38,7 @@ class Connect(Line, frozen=True, kw_only=True):
     threads: int
 
 
-class Place(Line, frozen=True, kw_only=True):
+class PlaceMachines(Line, frozen=True, kw_only=True):
     """Start a machine on every marked node from now on."""
 
     token_path: str
@@ -58,7 +58,7 @@ class Connected(Line, frozen=True, kw_only=True):
     """Living nodes, without this machine's own."""
 
 
-class Refused(Line, frozen=True, kw_only=True):
+class ConnectRefused(Line, frozen=True, kw_only=True):
     """No connection; the process ends."""
 
     problem: str
@@ -78,14 +78,14 @@ class Ended(Line, frozen=True, kw_only=True):
     cause: str
 
 
-class Noted(Line, frozen=True, kw_only=True):
+class RayProblem(Line, frozen=True, kw_only=True):
     """A problem, for the journal."""
 
     problem: str
 
 
-AnyOrder = Connect | Place
-AnyReport = Connected | Refused | Draining | Ended | Noted
+AnyOrder = ConnectRay | PlaceMachines
+AnyReport = Connected | ConnectRefused | Draining | Ended | RayProblem
 
 
 class ActorLaunch(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from spotlight.core.work import SlotClass
 from spotlight.pools.local import STABLE_S
-from spotlight.pools.ray_lines import Connect, Draining, RayNode
+from spotlight.pools.ray_lines import ConnectRay, Draining, RayNode
 
 ZONE_LABEL = "ray.io/availability-zone"
 NAME_MOST = 36
@@ -75,7 +75,7 @@ class _Place:
     """A drain was reported."""
 
 
-def slot_class_of(node: RayNode, connect: Connect) -> SlotClass | None:
+def slot_class_of(node: RayNode, connect: ConnectRay) -> SlotClass | None:
     """None: the run does not use the node."""
     if any(_has(node, mark) for mark in connect.spot):
         return SlotClass.SPOT
@@ -91,10 +91,10 @@ def _has(node: RayNode, mark: str) -> bool:
     return node.labels.get(key) == value if is_label else node.resources.get(mark, 0) > 0
 
 
-class Membership:
+class RayMembership:
     """Places of machines in a Ray cluster."""
 
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, connect: ConnectRay) -> None:
         self._connect = connect
         self._places: dict[str, _Place] = {}
         self._unusable: set[str] = set()

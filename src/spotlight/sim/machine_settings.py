@@ -9,7 +9,7 @@ from spotlight.control.elastic.config import ElasticConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineSettings:
+class SimMachineSettings:
     """What nodes and workers are started with; see NodeSettings and WorkerSettings."""
 
     elastic: ElasticConfig = field(default_factory=ElasticConfig)
@@ -24,7 +24,7 @@ class MachineSettings:
     """Whether published weights are copied to devices, as on GPUs; otherwise the store's pages are the weights."""
 
     @classmethod
-    def of(cls, config: RunConfig, copies_sets: bool = True) -> "MachineSettings":
+    def of(cls, config: RunConfig, copies_sets: bool = True) -> "SimMachineSettings":
         """Settings of the run, and figures of its model."""
         cluster, facts = config.cluster, facts_of(config.model.name)
         return cls(

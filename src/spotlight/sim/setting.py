@@ -10,7 +10,7 @@ from spotlight.core.work import SlotClass
 from spotlight.pools.config import ClusterConfig
 from spotlight.sim.fakes import Streams
 from spotlight.sim.fault_policy import Tempo
-from spotlight.sim.machine_settings import MachineSettings
+from spotlight.sim.machine_settings import SimMachineSettings
 
 SLOTS = 4
 SPEED_UPS = [(48, degree, 0.8 * degree) for degree in range(2, SLOTS + 1)]
@@ -27,10 +27,10 @@ class Setting:
     tempo: Tempo
 
     @property
-    def machines(self) -> MachineSettings:
+    def machines(self) -> SimMachineSettings:
         """Three quarters of all runs copy weights to devices; in half of all runs agents kill no silent worker, so that
         workers come back after they were fenced."""
-        watched = MachineSettings.of(self.config, copies_sets=Streams(self.seed)["devices"].random() < 0.75)
+        watched = SimMachineSettings.of(self.config, copies_sets=Streams(self.seed)["devices"].random() < 0.75)
         return watched if Streams(self.seed)["watch"].random() < 0.5 else replace(watched, silence_s=inf)
 
 

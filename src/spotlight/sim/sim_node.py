@@ -27,7 +27,7 @@ from spotlight.sim.crash_points import Broken, CrashPoint
 from spotlight.sim.far_store import SimFarStore
 from spotlight.sim.fault_policy import NoFaults
 from spotlight.sim.frames import Carry, Frame, Pipe
-from spotlight.sim.machine_settings import MachineSettings
+from spotlight.sim.machine_settings import SimMachineSettings
 from spotlight.sim.numerics import Numerics
 from spotlight.sim.rendezvous import SimRendezvous
 from spotlight.sim.row import SimRow
@@ -50,7 +50,7 @@ class NodeWorld(Protocol):
     policy: NoFaults
     storage: SimStorage
     numerics: Numerics
-    machines: MachineSettings
+    machines: SimMachineSettings
     gangs: SimGangs
     is_exact: bool
     """Whether samples and updates have the same bits on every worker."""

@@ -24,7 +24,7 @@ from spotlight.compute.train.training_effects import (
     Order,
     ReadPart,
     ReceiveState,
-    Report,
+    SendMessage,
     Settle,
     StartCheckpoint,
     StepTaken,
@@ -264,7 +264,7 @@ async def _perform(effect: Effect, trainer: SimTrainer, pace: Pace, worker: Trai
             await worker.take_time(pace.train(part))
             worker.crash_if_due(CrashPoint.ACCUMULATING)
             trainer.add(effect)
-        case Report(message=message):
+        case SendMessage(message=message):
             worker.send(message)
         case TakeStep():
             if trainer.gang is not None:

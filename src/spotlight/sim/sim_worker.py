@@ -28,7 +28,7 @@ from spotlight.node.worker_core import (
     Exit,
     FailedRow,
     Obey,
-    Step,
+    RunStep,
     StepDone,
     TrainingOrder,
     Wait,
@@ -38,7 +38,7 @@ from spotlight.sim.background_writes import BackgroundWrites
 from spotlight.sim.crash_points import Crashed, CrashPoint, WorkerExited
 from spotlight.sim.crew_member import SimCrew
 from spotlight.sim.heartbeat import Heartbeat
-from spotlight.sim.machine_settings import MachineSettings
+from spotlight.sim.machine_settings import SimMachineSettings
 from spotlight.sim.numerics import Numerics
 from spotlight.sim.owed_orders import OwedOrders
 from spotlight.sim.rendezvous import SimRendezvous
@@ -70,7 +70,7 @@ class SimWorker:
     rendezvous: SimRendezvous
     kind: str = ""
     """Kind of its GPU."""
-    machines: MachineSettings = field(default_factory=MachineSettings)
+    machines: SimMachineSettings = field(default_factory=SimMachineSettings)
     never_faults: bool = False
     """No fault ever happens, so the checks are skipped."""
     _inbox: deque[tuple[m.AnyMessage, bytes]] = field(default_factory=deque)
@@ -192,7 +192,7 @@ class SimWorker:
         life, completion = self.core.live(), None
         while True:
             effect = life.send(completion)
-            if type(effect) is Step:
+            if type(effect) is RunStep:
                 completion = await self._step()
             elif type(effect) is Wait and effect.seconds is None:
                 # Nothing was awaited since the inbox was found empty.
@@ -217,7 +217,7 @@ class SimWorker:
                 return await self._obey(ordered)
             case Exit():
                 raise WorkerExited
-            case Step():
+            case RunStep():
                 return await self._step()
             case _:
                 return await self._load(effect)

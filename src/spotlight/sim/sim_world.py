@@ -24,7 +24,7 @@ from spotlight.sim.crash_points import Broken
 from spotlight.sim.fakes import read_flight
 from spotlight.sim.fault_policy import NoFaults
 from spotlight.sim.frames import HANG_UP, Carry, Frame, as_bytes
-from spotlight.sim.machine_settings import MachineSettings
+from spotlight.sim.machine_settings import SimMachineSettings
 from spotlight.sim.message_trace import MessageTrace, line_of
 from spotlight.sim.numerics import HashNumerics, Numerics
 from spotlight.sim.sim_gang import SimGangs
@@ -41,7 +41,7 @@ class SimWorld:
         storage: SimStorage,
         trace: MessageTrace,
         is_exact: bool,
-        machines: MachineSettings | None = None,
+        machines: SimMachineSettings | None = None,
         numerics: Numerics | None = None,
         rewards: Sequence[Term] = (Term(name="simulated"),),
     ) -> None:
@@ -54,7 +54,7 @@ class SimWorld:
         self.trace = trace
         self.gangs = SimGangs()
         self.is_exact = is_exact
-        self.machines = machines or MachineSettings()
+        self.machines = machines or SimMachineSettings()
         self.nodes: dict[str, SimNode] = {}
         """Live nodes by the name that they keep over all incarnations."""
         self._by_id: dict[NodeId, SimNode] = {}

@@ -33,7 +33,7 @@ from spotlight.folder import RunFolder
 from spotlight.pools.market import StandIns, bring_spot
 from spotlight.pools.pool import PoolEvent
 from spotlight.sim.controller import Controller, Ending
-from spotlight.sim.machine_settings import MachineSettings
+from spotlight.sim.machine_settings import SimMachineSettings
 from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.numerics import Numerics
 from spotlight.sim.profiled import ProfiledPolicy
@@ -220,7 +220,7 @@ async def _run(simulation: Simulation, folder: RunFolder) -> SimulationEnd:
     loop, config = asyncio.get_running_loop(), simulation.config
     policy = ProfiledPolicy(simulation.profile, config)
     events = MessageTrace(is_kept=False)
-    machines = MachineSettings.of(config, simulation.profile.copies_sets)
+    machines = SimMachineSettings.of(config, simulation.profile.copies_sets)
     world = SimWorld(policy, SimStorage(), events, True, machines, numerics=simulation.numerics)
     controller = Controller(config, folder, world, VirtualClock(loop), BufferedDisk().disk(), simulation.recipe)
     run_log = controller.run_log

@@ -23,24 +23,24 @@ from spotlight.surface.projections import RunView
 from spotlight.surface.report.formats import count, dollars, duration, percent, score, score_name
 from spotlight.surface.report.previews import done_of
 from spotlight.surface.startup import Startup
-from spotlight.surface.timeline import SlotRow, SlotState
+from spotlight.surface.timeline import SlotRow, TimelineState
 
 REFRESH_HZ = 4
 STRIP = 24
 """Number of slots shown one by one; for a larger pool the states are counted."""
-LETTERS: dict[SlotState, tuple[str, str]] = {
-    SlotState.TRAIN: ("T", "black on dodger_blue1"),
-    SlotState.ROLLOUT: ("R", "black on sea_green3"),
-    SlotState.ASSIST: ("A", "black on dark_sea_green2"),
-    SlotState.PREVIEW: ("P", "black on orange1"),
-    SlotState.EVALUATION: ("E", "black on plum2"),
-    SlotState.LOAD: ("L", "black on sky_blue1"),
-    SlotState.PUBLISH: ("W", "black on medium_purple1"),
-    SlotState.SWITCH: ("C", "black on grey70"),
-    SlotState.START: ("s", "white on grey42"),
-    SlotState.IDLE: ("·", "white on grey23"),
-    SlotState.NOTICE: ("!", "black on dark_orange3"),
-    SlotState.AWAY: ("x", "red"),
+LETTERS: dict[TimelineState, tuple[str, str]] = {
+    TimelineState.TRAIN: ("T", "black on dodger_blue1"),
+    TimelineState.ROLLOUT: ("R", "black on sea_green3"),
+    TimelineState.ASSIST: ("A", "black on dark_sea_green2"),
+    TimelineState.PREVIEW: ("P", "black on orange1"),
+    TimelineState.EVALUATION: ("E", "black on plum2"),
+    TimelineState.LOAD: ("L", "black on sky_blue1"),
+    TimelineState.PUBLISH: ("W", "black on medium_purple1"),
+    TimelineState.SWITCH: ("C", "black on grey70"),
+    TimelineState.START: ("s", "white on grey42"),
+    TimelineState.IDLE: ("·", "white on grey23"),
+    TimelineState.NOTICE: ("!", "black on dark_orange3"),
+    TimelineState.AWAY: ("x", "red"),
 }
 """Letter and colours of a state; the letter alone identifies it."""
 

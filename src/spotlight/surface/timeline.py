@@ -43,7 +43,7 @@ SHUTDOWN_S = 15.0
 """A run that stops releases its machines first: departures within this time, after all progress, are no losses."""
 
 
-class SlotState(StrEnum):
+class TimelineState(StrEnum):
     """Present activity of a slot."""
 
     AWAY = "away"
@@ -194,15 +194,19 @@ class Timeline(msgspec.Struct, kw_only=True):
         """Reserved rows first, then spot, each by name."""
         return sorted(self.rows.values(), key=lambda row: (row.slot_class is SlotClass.SPOT, row.name))
 
-    def state(self, row: SlotRow) -> SlotState:
+    def state(self, row: SlotRow) -> TimelineState:
         """The last reported activity of the slot; a notice has priority over it."""
         if row.live is None:
-            return SlotState.AWAY
+            return TimelineState.AWAY
         if row.notices and row.notices[-1].holds_at(self.at) and row.notices[-1].start >= row.live.start:
-            return SlotState.NOTICE
+            return TimelineState.NOTICE
         if not row.spans or row.spans[-1].end <= row.live.start:
-            return SlotState.START
-        return SlotState(row.spans[-1].activity.value) if self.at - row.spans[-1].end <= RECENT_S else SlotState.IDLE
+            return TimelineState.START
+        return (
+            TimelineState(row.spans[-1].activity.value)
+            if self.at - row.spans[-1].end <= RECENT_S
+            else TimelineState.IDLE
+        )
 
     def _row(self, worker: str, slot_class: SlotClass) -> SlotRow:
         name = row_name(worker)

@@ -19,7 +19,7 @@ from diffusers import QwenImageTransformer2DModel
 from torch import Tensor, nn
 
 from spotlight.compute.fast.attention import AttentionKernel
-from spotlight.compute.fast.fp8 import Precision, add_fp8
+from spotlight.compute.fast.fp8 import PreviewSwitch, add_fp8
 from spotlight.compute.fast.graphs import GraphedForwards
 from spotlight.compute.fast.lora_layers import round_adapters
 from spotlight.compute.fast.qwen_attention import RealJointAttention, real_tables
@@ -40,7 +40,7 @@ class FastModel:
     """State of an accelerated model: what the running forward may use."""
 
     kernel: AttentionKernel
-    precision: Precision = field(default_factory=Precision)
+    precision: PreviewSwitch = field(default_factory=PreviewSwitch)
     has_fp8: bool = False
     graphs: GraphedForwards | None = None
     is_split: bool = False

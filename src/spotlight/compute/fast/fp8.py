@@ -22,7 +22,7 @@ MULTIPLE = 16
 
 
 @dataclass
-class Precision:
+class PreviewSwitch:
     """Shared by the layers of one model: whether the forward that runs is a preview in fp8."""
 
     previews: bool = False
@@ -33,7 +33,7 @@ class PreviewLinear(nn.Linear):
 
     weight8_OI: Tensor
     scale8_O: Tensor
-    precision: Precision
+    precision: PreviewSwitch
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.precision.previews:
@@ -63,7 +63,7 @@ def _rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def add_fp8(blocks: list[nn.Module], precision: Precision) -> int:
+def add_fp8(blocks: list[nn.Module], precision: PreviewSwitch) -> int:
     """Give every frozen linear layer of these blocks a weight in fp8; return the bytes that these take."""
     taken = 0
     for block in blocks:

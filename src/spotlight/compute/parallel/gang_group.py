@@ -32,7 +32,7 @@ from spotlight.compute.parallel.links import (
     LOOPBACK,
     ExchangeFailure,
     GlooLink,
-    Link,
+    GroupLink,
     NcclLink,
     first_line,
     staged_exchange,
@@ -75,7 +75,9 @@ class GangLinks:
 class GangGroup:
     """One rank of a formed gang; call exchanges from one thread, `drop` and `abort` from any."""
 
-    def __init__(self, epoch: int, name: str, rank: int, ranks: int, link: Link, store: Any, links: GangLinks) -> None:
+    def __init__(
+        self, epoch: int, name: str, rank: int, ranks: int, link: GroupLink, store: Any, links: GangLinks
+    ) -> None:
         self.epoch = epoch
         self.name = name
         """Unique name of this gang, equal on all its ranks."""
@@ -86,7 +88,7 @@ class GangGroup:
         """Keys of this epoch in rank 0's store."""
         self.limit_s = links.form_limit_s
         """Longest wait of one exchange; the first one ends the forming."""
-        self._link: Link | None = link
+        self._link: GroupLink | None = link
         self._lock = threading.Lock()
         self._device = torch.device("cpu" if link.host_only else "cuda")
         self._crews: list[CrewGroup] = []
@@ -328,7 +330,7 @@ def check_transport(transport: DeviceKind) -> None:
         )
 
 
-def _linked(store: Any, rank: int, ranks: int, links: GangLinks) -> Link:
+def _linked(store: Any, rank: int, ranks: int, links: GangLinks) -> GroupLink:
     if links.transport is DeviceKind.NCCL:
         # The library ends the process at its own limit, so that limit must not come first.
         return NcclLink(store, rank, ranks, 2 * (links.limit_s + links.form_limit_s))

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from spotlight.compute.parallel.links import ExchangeFailure, GlooLink, Link, NcclLink, staged_exchange, tear_down
+from spotlight.compute.parallel.links import ExchangeFailure, GlooLink, GroupLink, NcclLink, staged_exchange, tear_down
 from spotlight.compute.parallel.store_client import AgentStore
 from spotlight.compute.parallel.store_wire import StoreError
 from spotlight.core.crew_messages import GroupToken
@@ -54,13 +54,15 @@ class CrewBroken(SpotlightError):
 class CrewGroup:
     """One rank of a formed group; call exchanges from one thread, `drop` from any."""
 
-    def __init__(self, token: GroupToken, members: tuple[WorkerId, ...], rank: int, link: Link, limit_s: float) -> None:
+    def __init__(
+        self, token: GroupToken, members: tuple[WorkerId, ...], rank: int, link: GroupLink, limit_s: float
+    ) -> None:
         self.token = token
         self.members = members
         self.rank = rank
         self.limit_s = limit_s
         self.steady_limit_s = limit_s
-        self._link: Link | None = link
+        self._link: GroupLink | None = link
         self._lock = threading.Lock()
 
     @property

@@ -41,7 +41,7 @@ class ExchangeFailure:
     problem: str
 
 
-class Link(Protocol):
+class GroupLink(Protocol):
     host_only: bool
     """Whether tensors on a device must be copied to the host on the way."""
 
@@ -152,12 +152,12 @@ class _Teardown:
     """Tears old links down one after another on a separate thread, which holds the last reference."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Link | threading.Event] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[GroupLink | threading.Event] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="group-teardown", daemon=True).start()
         # Torch's threads must not outlive the interpreter.
         atexit.register(self.wait, TEARDOWN_PATIENCE_S)
 
-    def add(self, link: Link) -> None:
+    def add(self, link: GroupLink) -> None:
         self._queue.put(link)
 
     def wait(self, limit_s: float) -> bool:
@@ -180,7 +180,7 @@ def _teardown(process: int) -> _Teardown:
     return _Teardown()
 
 
-def tear_down(link: Link) -> None:
+def tear_down(link: GroupLink) -> None:
     """Release a link without waiting for it; the caller must keep no reference."""
     _teardown(os.getpid()).add(link)
 
@@ -191,7 +191,7 @@ def wait_for_teardown(limit_s: float = TEARDOWN_PATIENCE_S) -> bool:
 
 
 def staged_exchange(
-    link: Link, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], limit_s: float
+    link: GroupLink, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], limit_s: float
 ) -> ExchangeFailure | None:
     """Exchange tensors of any device; those of a device pass through pinned memory if the link needs it."""
     on_device = any(tensor.is_cuda for tensor in (*sends.values(), *receives.values()))

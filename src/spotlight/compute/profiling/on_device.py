@@ -14,7 +14,7 @@ from spotlight.compute.profiling.stopwatch import Stopwatch, point
 from spotlight.compute.profiling.subject import RUN_SEED, ProfiledModel
 from spotlight.compute.profiling.workload import STEPS, backward, published, samples, sigmas
 from spotlight.compute.rollout.noise import initial_noise
-from spotlight.compute.rollout.step import Place, advance
+from spotlight.compute.rollout.step import RowPlace, advance
 from spotlight.compute.train.recomputation import blocks_of, recompute_first
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.compute.weights.digest import fingerprint
@@ -44,7 +44,7 @@ def _forward(subject: ProfiledModel, batch: int) -> Callable[[], object]:
     """One step of `batch` rows, as a function to time."""
     drawn, schedule = samples(subject, batch), sigmas(subject)
     x_BSC = initial_noise(RUN_SEED, drawn, subject.adapter.latent_shape(subject.size)).to(subject.adapter.device)
-    places = [Place(sample, 0, schedule, RUN_SEED) for sample in drawn]
+    places = [RowPlace(sample, 0, schedule, RUN_SEED) for sample in drawn]
     cond = subject.conditions(batch)
     return lambda: advance(subject.adapter, x_BSC, places, cond, None, rows=batch)
 

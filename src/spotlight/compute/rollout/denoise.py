@@ -16,7 +16,7 @@ from torch import Tensor
 from spotlight.compute.models.adapter import Adapter, ConditionBatch
 from spotlight.compute.rollout import samplers
 from spotlight.compute.rollout.noise import initial_noise
-from spotlight.compute.rollout.step import Drawn, Place, advance
+from spotlight.compute.rollout.step import Drawn, RowPlace, advance
 from spotlight.core.errors import ConfigError, Diverged
 from spotlight.core.types import Sample, Sampling, Window
 
@@ -50,7 +50,7 @@ def roll_out(
     record = _WindowRecord(len(samples), recorded_steps(sampling), shape, adapter.device)
     velocity: Sequence[Tensor | None] = [None] * len(samples)
     for step in range(sampling.steps):
-        places = [Place(sample, step, sigmas, run_seed, v) for sample, v in zip(samples, velocity, strict=True)]
+        places = [RowPlace(sample, step, sigmas, run_seed, v) for sample, v in zip(samples, velocity, strict=True)]
         advanced = advance(adapter, x, places, cond, uncond, rows=len(samples))
         for drawn in advanced.drawn:
             record.store([step - samples[row].sampling.window.start for row in drawn.rows], drawn)

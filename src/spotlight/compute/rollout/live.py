@@ -7,7 +7,7 @@ from torch import Tensor
 
 from spotlight.compute.models.adapter import ConditionBatch
 from spotlight.compute.rollout.flight import Flight, Payload, window_steps_taken
-from spotlight.compute.rollout.step import Drawn, Place
+from spotlight.compute.rollout.step import Drawn, RowPlace
 from spotlight.core.types import Size
 from spotlight.core.work import Request, WeightsId
 
@@ -74,8 +74,8 @@ class LiveRow:
         )
 
     @property
-    def place(self) -> Place:
-        return Place(self.request.sample, self.step, self.sigmas, self.run_seed, self.velocity_SC)
+    def place(self) -> RowPlace:
+        return RowPlace(self.request.sample, self.step, self.sigmas, self.run_seed, self.velocity_SC)
 
     @property
     def is_last_step(self) -> bool:

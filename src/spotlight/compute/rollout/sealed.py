@@ -41,7 +41,7 @@ class _Labels(msgspec.Struct, frozen=True):
     facts: str
 
 
-class _Header(msgspec.Struct, frozen=True, rename={"labels": "__metadata__"}):
+class _SealHeader(msgspec.Struct, frozen=True, rename={"labels": "__metadata__"}):
     labels: _Labels
 
 
@@ -108,7 +108,7 @@ def unsealed(schema: str, data: bytes, facts: type[Facts]) -> tuple[Facts, dict[
         )
     try:
         length = int.from_bytes(data[:LENGTH_BYTES], "little")
-        labels = msgspec.json.decode(data[LENGTH_BYTES : LENGTH_BYTES + length], type=_Header).labels
+        labels = msgspec.json.decode(data[LENGTH_BYTES : LENGTH_BYTES + length], type=_SealHeader).labels
         if labels.schema != schema:
             raise SealError(
                 f"the tensors are labelled '{labels.schema}' but '{schema}' is expected, so they are of another kind "

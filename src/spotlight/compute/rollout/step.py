@@ -19,7 +19,7 @@ from spotlight.core.types import Sample, SamplerKind
 
 
 @dataclass(frozen=True)
-class Place:
+class RowPlace:
     """Position of one row: before its step from `sigmas[step]` to `sigmas[step + 1]`."""
 
     sample: Sample
@@ -57,14 +57,14 @@ class Advanced:
     x_BSC: Tensor
     drawn: list[Drawn]
     velocity: list[Tensor | None]
-    """Velocity of each row for its next `Place`, in separate memory; None where the sampler needs none."""
+    """Velocity of each row for its next `RowPlace`, in separate memory; None where the sampler needs none."""
 
 
 @torch.no_grad()
 def advance(
     adapter: Adapter,
     x_BSC: Tensor,
-    places: Sequence[Place],
+    places: Sequence[RowPlace],
     cond: ConditionBatch,
     uncond: ConditionBatch | None,
     rows: int,
@@ -90,7 +90,7 @@ def advance(
 
 
 def _second_order(
-    moved: Tensor, places: Sequence[Place], x: Tensor, v: Tensor, sigma: Tensor, sigma_next: Tensor
+    moved: Tensor, places: Sequence[RowPlace], x: Tensor, v: Tensor, sigma: Tensor, sigma_next: Tensor
 ) -> Tensor:
     """Replace the Euler steps in `moved` of rows with a previous velocity; the other rows keep their bits."""
     previous = {row: place.velocity_SC for row, place in enumerate(places) if place.velocity_SC is not None}
@@ -104,7 +104,7 @@ def _second_order(
     return moved.index_copy(0, index, after)
 
 
-def _next_velocities(places: Sequence[Place], v: Tensor) -> list[Tensor | None]:
+def _next_velocities(places: Sequence[RowPlace], v: Tensor) -> list[Tensor | None]:
     """Velocities that rows need at their next step; copied, so that no batch is kept alive."""
     kinds = [place.sample.sampling.sampler for place in places]
     return [v[row].clone() if kind is SamplerKind.ODE2 else None for row, kind in enumerate(kinds)]
@@ -114,7 +114,7 @@ def _filled(rows: Sequence[int], width: int, device: torch.device) -> Tensor:
     return torch.tensor([*rows, *[rows[0]] * (width - len(rows))], device=device)
 
 
-def _stochastic(places: Sequence[Place]) -> list[list[int]]:
+def _stochastic(places: Sequence[RowPlace]) -> list[list[int]]:
     """Rows that draw noise at this step, grouped by sampler, noise level and schedule."""
     alike: dict[tuple[SamplerKind, float, float], list[int]] = {}
     for row, place in enumerate(places):
@@ -127,7 +127,7 @@ def _stochastic(places: Sequence[Place]) -> list[list[int]]:
 def _draw(
     rows: list[int],
     index: Tensor,
-    places: Sequence[Place],
+    places: Sequence[RowPlace],
     x: Tensor,
     v: Tensor,
     sigma: Tensor,
@@ -149,7 +149,7 @@ def _draw(
     )
 
 
-def _noise(places: Sequence[Place], shape: tuple[int, ...]) -> Tensor:
+def _noise(places: Sequence[RowPlace], shape: tuple[int, ...]) -> Tensor:
     noise_RSC = torch.empty(len(places), *shape)
     for run_seed, step in sorted({(place.run_seed, place.step) for place in places}):
         rows = [row for row, place in enumerate(places) if (place.run_seed, place.step) == (run_seed, step)]

@@ -35,7 +35,7 @@ from spotlight.compute.train.training_effects import (
     LoadState,
     ReadPart,
     ReceiveState,
-    Report,
+    SendMessage,
     Settle,
     StartCheckpoint,
     StepTaken,
@@ -170,7 +170,7 @@ class TrainingRole:
                 return self._read(part)
             case AddPart(read=read, begins=samples):
                 self._add(read, samples)
-            case Report(message=message):
+            case SendMessage(message=message):
                 self._send(message)
             case TakeStep(order=part):
                 return self._step(part)

@@ -35,7 +35,7 @@ from spotlight.compute.train.training_effects import (
     Order,
     ReadPart,
     ReceiveState,
-    Report,
+    SendMessage,
     Settle,
     StartCheckpoint,
     StepTaken,
@@ -218,7 +218,7 @@ class TrainingCore:
             self._parts = parts
             return m.Accumulated(step=order.step, part=order.part)
         if self.state is GangSideState.MEMBER:
-            yield Report(m.AwaitsRanks(step=order.step, part=order.part))
+            yield SendMessage(m.AwaitsRanks(step=order.step, part=order.part))
         taken: StepTaken = yield TakeStep(order)
         return m.Stepped(step=order.step, digest=taken.digest, figures=dict(taken.figures))
 

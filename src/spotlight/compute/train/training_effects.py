@@ -3,7 +3,7 @@
 JoinGang         connect to the other ranks; a gang of one has none         -> None
 ReadPart         read the tensors of a part                                 -> what AddPart takes
 AddPart          add the gradient of a part                                 -> None
-Report           send a message before the order ends                       -> None
+SendMessage      send a message before the order ends                       -> None
 TakeStep         sum the gradients of all ranks, take an optimizer step     -> StepTaken
 WriteWeights     gather a set from all ranks; the leading one writes it     -> WeightsWritten, of the leading rank
 Settle           wait until the checkpoint under way is reported            -> None
@@ -47,7 +47,7 @@ class AddPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SendMessage:
     message: m.AnyMessage
 
 
@@ -119,7 +119,7 @@ Effect: TypeAlias = (
     JoinGang
     | ReadPart
     | AddPart
-    | Report
+    | SendMessage
     | TakeStep
     | WriteWeights
     | Settle

@@ -63,7 +63,7 @@ class CloseStore:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportCrews:
     """Report the crews to the controller."""
 
     crewed: Crewed
@@ -85,4 +85,4 @@ class Refuse:
     why: str
 
 
-Action = Send | Relay | Kill | OpenStore | CloseStore | Report | Replan | Refuse
+Action = Send | Relay | Kill | OpenStore | CloseStore | ReportCrews | Replan | Refuse

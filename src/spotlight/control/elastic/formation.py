@@ -6,7 +6,7 @@ a breakup that bounds the wait for it (tests/storm/test_regroup_storm.py).
 
 from dataclasses import dataclass, field
 
-from spotlight.control.elastic.actions import Action, CloseStore, Kill, Replan, Report, Send
+from spotlight.control.elastic.actions import Action, CloseStore, Kill, Replan, ReportCrews, Send
 from spotlight.control.elastic.breakups import Breakup, Breakups
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.control.elastic.crew_life import Crew, CrewState
@@ -21,7 +21,7 @@ IN_USE = (CrewState.SERVING, CrewState.DRAINING)
 
 
 @dataclass(slots=True)
-class LiveWorker:
+class FormationWorker:
     """A worker that is alive."""
 
     seen_at: float
@@ -41,7 +41,7 @@ class Formation:
         self._node = node
         self._config = config
         self.epoch = 0
-        self.slots: dict[WorkerId, LiveWorker] = {}
+        self.slots: dict[WorkerId, FormationWorker] = {}
         self.crews: dict[GroupToken, Crew] = {}
         self.breakups = Breakups()
         self.distrust = Distrust()
@@ -149,8 +149,8 @@ class Formation:
             actions.append(self._disband(worker, token))
         return actions
 
-    def report(self, reason: str, seconds: float) -> Report:
-        return Report(Crewed(epoch=self.epoch, crews=self.in_use, reason=reason, seconds=seconds))
+    def report(self, reason: str, seconds: float) -> ReportCrews:
+        return ReportCrews(Crewed(epoch=self.epoch, crews=self.in_use, reason=reason, seconds=seconds))
 
     def _close_store(self, crew: Crew) -> list[Action]:
         closing: list[Action] = [CloseStore(crew.token)] if crew.has_store else []

@@ -50,7 +50,7 @@ from spotlight.control.elastic.actions import Action, OpenStore, Refuse, Relay, 
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.control.elastic.crew_life import Crew, CrewState, Running, disagreement, suspects
 from spotlight.control.elastic.distrust import Pair
-from spotlight.control.elastic.formation import IN_USE, Formation, Layout, LiveWorker
+from spotlight.control.elastic.formation import IN_USE, Formation, FormationWorker, Layout
 from spotlight.control.elastic.step_times import StepTimes
 from spotlight.core.crew_messages import Broke, Disbanded, Form, Formed, Forward, ForwardDone, GroupToken, Prepared
 from spotlight.core.types import NodeId, WorkerId
@@ -128,7 +128,7 @@ class Regroup:
         """Add a worker; it is alone at first."""
         if worker in self._formation.slots:
             return []
-        self._formation.slots[worker] = LiveWorker(seen_at=now)
+        self._formation.slots[worker] = FormationWorker(seen_at=now)
         return [Replan(f"{worker} joined")]
 
     def gone(self, worker: WorkerId, why: str, now: float) -> list[Action]:

@@ -52,7 +52,7 @@ GroupKey = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Step:
+class TrainedStep:
     """One optimizer step that was not undone."""
 
     samples: list[SampleHistory]
@@ -80,7 +80,7 @@ class History:
     """Position of each rollout group in the prompt order."""
     claims: dict[int, GroupKey] = field(default_factory=dict)
     """Group that was issued last for each position."""
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TrainedStep] = field(default_factory=list)
     trained_positions: set[int] = field(default_factory=set)
     base_digest: str | None = None
     published: dict[WeightsId, Published] = field(default_factory=dict)
@@ -175,7 +175,7 @@ class History:
             sample.state, sample.step = SampleState.TRAINED, event.step
         positions = [self.positions[key] for key in self.groups_in(event) if key in self.positions]
         self.trained_positions.update(positions)
-        self.steps.append(Step(samples, positions))
+        self.steps.append(TrainedStep(samples, positions))
         self.progress_at = at
 
     def _restore(self, event: Restored) -> None:

@@ -27,16 +27,14 @@ from spotlight.core.events import (
     Dropped,
     Issued,
     Leased,
-    RefusalReason,
     Refused,
     Released,
-    ReleaseReason,
     Reopened,
     Restored,
     StepCommitted,
 )
 from spotlight.core.types import Frontier, WorkerId
-from spotlight.core.work import Request, RequestId, Work
+from spotlight.core.work import RefusalReason, ReleaseReason, Request, RequestId, Work
 
 Emit: TypeAlias = Callable[[AnyEvent], object]
 

@@ -16,13 +16,12 @@ from spotlight.core.events import (
     IterationDone,
     Leased,
     Released,
-    ReleaseReason,
     Reopened,
     RunStopped,
     Worked,
 )
 from spotlight.core.types import NodeId
-from spotlight.core.work import Work
+from spotlight.core.work import ReleaseReason, Work
 
 SampleEvent: TypeAlias = Leased | Released | Accepted | Dropped | Reopened
 

@@ -13,16 +13,14 @@ from spotlight.core.events import (
     Accepted,
     Leased,
     Record,
-    RefusalReason,
     Refused,
     Released,
-    ReleaseReason,
     Reopened,
     Restored,
     RunResumed,
     WorkerLost,
 )
-from spotlight.core.work import Work
+from spotlight.core.work import RefusalReason, ReleaseReason, Work
 
 Name = TypeVar("Name", bound=str)
 SHOWN = 20

@@ -12,7 +12,15 @@ costs O(log n) comparisons (tests/property/test_scheduler_property.py, benchmark
 
 from collections.abc import Sequence
 
-from spotlight.control.scheduler.state import UNMEASURED, Backlog, Measured, Queue, Standing, WorkerRecord, usable_speed
+from spotlight.control.scheduler.state import (
+    UNMEASURED,
+    Backlog,
+    MeasuredSpeeds,
+    Queue,
+    Standing,
+    WorkerRecord,
+    usable_speed,
+)
 
 SERVING = Standing.SERVING
 ROUNDING = 1 + 1e-9
@@ -23,7 +31,7 @@ class Balance:
     """Keeps loads and speeds per backlog, and decides which rows a worker may take."""
 
     def __init__(self, saturating_rows: int) -> None:
-        self._known = Measured()
+        self._known = MeasuredSpeeds()
         self._saturating_rows = saturating_rows
         self.slowest = UNMEASURED
         """Lowest speed of any worker so far."""

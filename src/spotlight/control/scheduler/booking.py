@@ -10,9 +10,8 @@ from typing import TypeAlias
 from spotlight.control.ledger import InvariantBroken, Ledger, SampleState
 from spotlight.control.scheduler.balance import Balance
 from spotlight.control.scheduler.state import Backlog, PullQueue, Queue, Ticket, WorkerRecord
-from spotlight.core.events import ReleaseReason
 from spotlight.core.types import WorkerId
-from spotlight.core.work import Request, RequestId, WeightsId, Work
+from spotlight.core.work import ReleaseReason, Request, RequestId, WeightsId, Work
 
 QUEUED, LEASED = SampleState.QUEUED, SampleState.LEASED
 GroupOrder: TypeAlias = Callable[[Request], int]

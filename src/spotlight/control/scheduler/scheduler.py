@@ -28,10 +28,9 @@ from spotlight.control.scheduler.prediction import Fetching
 from spotlight.control.scheduler.pulls import Assignment, Recalled, Rounds
 from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.control.scheduler.state import PullQueue, Standing, WorkerRecord
-from spotlight.core.events import ReleaseReason
 from spotlight.core.messages import Progress, Pull
 from spotlight.core.types import WorkerId
-from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass, WeightsId, Work
+from spotlight.core.work import NoticeKind, ReleaseReason, Request, RequestId, SlotClass, WeightsId, Work
 
 
 class Scheduler:

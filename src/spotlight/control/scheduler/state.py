@@ -66,7 +66,7 @@ class Team:
         return -self._fastest[0][0]
 
 
-class Measured:
+class MeasuredSpeeds:
     """Reported speeds and their median; of many, the median is updated after an eighth of them changed."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ A recall orders the holder to commit at its next step boundary and hand back. On
 worker, so there are never two live attempts. Each attempt is recalled once. A holder that still reports the attempt in
 its heartbeats ignored the recall and counts as silent: the caller fences it, and its work resumes elsewhere. A holder
 that no longer reports it has finished it: the result is in decoding, scoring or transit, which may take long
-(tests/unit/test_scheduler_faults.py).
+(tests/unit/test_stragglers.py).
 
     HELD --recall--> RECALLED --handed back----> QUEUED (first in line)
                          |----finished---------> (removed)
@@ -25,7 +25,7 @@ from spotlight.core.work import WeightsId
 _speed = attrgetter("speed")
 
 
-class Spares:
+class IdleWorkers:
     """Idle workers by the weights they hold, the shortest step first; counts the rows promised to each."""
 
     def __init__(self, idle: Iterable[WorkerRecord], settings: SchedulerSettings) -> None:
@@ -105,7 +105,7 @@ def _stalls(worker: WorkerRecord, seconds: float) -> bool:
 
 def find(busy: Sequence[WorkerRecord], idle: Iterable[WorkerRecord], settings: SchedulerSettings) -> list[Ticket]:
     """Requests worth moving, the latest first; each move speeds up the holder's other requests."""
-    spares = Spares((worker for worker in idle if worker.standing is Standing.SERVING), settings)
+    spares = IdleWorkers((worker for worker in idle if worker.standing is Standing.SERVING), settings)
     held = {worker.id: _movable(worker) for worker in busy if worker.standing is Standing.SERVING}
     holders = {worker.id: worker for worker in busy if held.get(worker.id)}
     latest = [(-_finish_s(holders[name], held[name], settings), name) for name in sorted(holders)]

@@ -11,7 +11,7 @@ import msgspec
 from spotlight.core.work import NoticeKind
 from spotlight.node.notices.deadlines import Deadlines, wall_time
 from spotlight.node.notices.metadata_http import MetadataClient, Reply
-from spotlight.node.notices.notice import Notice, Source, SourceFailed
+from spotlight.node.notices.notice import Notice, SourceFailed, WatchedSource
 
 TOKEN = "/latest/api/token"
 TOKEN_HEADER = "X-aws-ec2-metadata-token"
@@ -77,7 +77,7 @@ def is_token(text: str) -> bool:
     return 0 < len(text) <= 1024 and text.isascii() and text.isprintable() and " " not in text
 
 
-class Path(Source):
+class Path(WatchedSource):
     """One path of the metadata service, polled."""
 
     def __init__(self, name: str, path: str, session: Session, pause_s: float) -> None:
@@ -112,7 +112,7 @@ class Path(Source):
         return Notice(kind=NoticeKind.ADVISORY, source=self.name)
 
 
-def aws_sources(client: MetadataClient, poll_s: float) -> list[Source]:
+def aws_sources(client: MetadataClient, poll_s: float) -> list[WatchedSource]:
     """Interruption notice and rebalance recommendation of this instance, which share one token."""
     session = Session(client)
     return [Path("aws", ACTION, session, poll_s), Path("aws-rebalance", REBALANCE, session, poll_s)]

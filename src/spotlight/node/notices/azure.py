@@ -13,7 +13,7 @@ import msgspec
 from spotlight.core.work import NoticeKind
 from spotlight.node.notices.deadlines import Deadlines, wall_time
 from spotlight.node.notices.metadata_http import MetadataClient, Reply
-from spotlight.node.notices.notice import Notice, Source, SourceFailed
+from spotlight.node.notices.notice import Notice, SourceFailed, WatchedSource
 
 EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
@@ -40,7 +40,7 @@ class _Document(msgspec.Struct, rename="pascal"):
     events: list[_Event]
 
 
-class ScheduledEvents(Source):
+class ScheduledEvents(WatchedSource):
     """The nearest event that ends this machine."""
 
     def __init__(self, client: MetadataClient, pause_s: float, approve: bool = False) -> None:
@@ -117,6 +117,6 @@ def machine_name(reply: Reply) -> str:
     return reply.text
 
 
-def azure_sources(client: MetadataClient, poll_s: float, approve: bool = False) -> list[Source]:
+def azure_sources(client: MetadataClient, poll_s: float, approve: bool = False) -> list[WatchedSource]:
     """Scheduled Events of this machine; ScheduledEvents says why `approve` is off."""
     return [ScheduledEvents(client, poll_s, approve)]

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from spotlight.core.clock import Clock
 from spotlight.core.work import NoticeKind
-from spotlight.node.notices.notice import Notice, Source
+from spotlight.node.notices.notice import Notice, WatchedSource
 
 GRACE_S = 30.0
 CONTENT_MOST = 64
 
 
-class NoticeFile(Source):
+class NoticeFile(WatchedSource):
     """The file holds the seconds left, counted from the poll that reads them, or nothing for `grace_s`.
 
     Content that is not a number counts as nothing: the file exists, so the node will be lost. New content gives a new

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from spotlight.core.work import NoticeKind
 from spotlight.node.notices.metadata_http import MetadataClient, NoReply, Reply
-from spotlight.node.notices.notice import Notice, Source, SourceFailed
+from spotlight.node.notices.notice import Notice, SourceFailed, WatchedSource
 
 ROOT = "/computeMetadata/v1/instance/"
 PREEMPTED = "preempted"
@@ -38,7 +38,7 @@ KINDS: dict[str, dict[str, NoticeKind | None]] = {
 }
 
 
-class Key(Source):
+class Key(WatchedSource):
     """One key of the metadata server."""
 
     def __init__(self, name: str, key: str, client: MetadataClient, grace_s: float, wait_s: int = WAIT_S) -> None:
@@ -94,7 +94,7 @@ def is_google(reply: Reply) -> bool:
     return reply.headers.get("metadata-flavor", "").lower() == "google"
 
 
-def gcp_sources(client: MetadataClient, grace_s: float = GRACE_S, wait_s: int = WAIT_S) -> list[Source]:
+def gcp_sources(client: MetadataClient, grace_s: float = GRACE_S, wait_s: int = WAIT_S) -> list[WatchedSource]:
     """Preemption and maintenance of this instance; `grace_s` is the time from a preemption to the loss."""
     keys = {"gcp": PREEMPTED, "gcp-maintenance": MAINTENANCE}
     return [Key(name, key, client, grace_s, wait_s) for name, key in keys.items()]

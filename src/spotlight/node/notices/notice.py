@@ -35,7 +35,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.deadline is None else max(0.0, self.deadline - now)
 
 
-class Source(ABC):
+class WatchedSource(ABC):
     """One place that announces notices. It reports the state, and the watcher derives the changes."""
 
     name: str

@@ -12,7 +12,7 @@ from spotlight.node.notices.aws import aws_sources
 from spotlight.node.notices.azure import azure_sources
 from spotlight.node.notices.config import FILE, NoticesConfig, NoticeSource
 from spotlight.node.notices.metadata_http import MetadataClient
-from spotlight.node.notices.notice import Notice, Source
+from spotlight.node.notices.notice import Notice, WatchedSource
 from spotlight.node.notices.probe import find_cloud
 from spotlight.node.notices.watch import watch_all
 
@@ -45,7 +45,7 @@ async def chosen(config: NoticesConfig, clock: Clock, environ: Mapping[str, str]
     return [*([cloud] if cloud else []), *([NoticeSource.SIGTERM] if is_killed_by_signal else [])]
 
 
-def made(name: str, config: NoticesConfig, clock: Clock) -> list[Source]:
+def made(name: str, config: NoticesConfig, clock: Clock) -> list[WatchedSource]:
     """The sources of one name: some clouds have two places that announce a loss."""
     grace_s, poll_s = config.grace_s, config.poll_s
     client = MetadataClient(clock, config.metadata_url)

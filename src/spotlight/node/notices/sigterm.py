@@ -9,13 +9,13 @@ import signal
 
 from spotlight.core.clock import Clock
 from spotlight.core.work import NoticeKind
-from spotlight.node.notices.notice import Notice, Source
+from spotlight.node.notices.notice import Notice, WatchedSource
 
 GRACE_S = 15.0
 """GKE's grace for pods on spot nodes. Kubernetes' default is 30 s; Slurm has GraceTime of the partition or QOS."""
 
 
-class Sigterm(Source):
+class Sigterm(WatchedSource):
     """The first SIGTERM is an imminent notice; later ones do not move its deadline, and none withdraws it.
 
     From the first poll on it replaces the event loop's handler of SIGTERM; after `close` the default action returns.

@@ -12,7 +12,7 @@ from typing import NoReturn
 import msgspec
 
 from spotlight.core.errors import describe
-from spotlight.node.notices.notice import Notice, Source
+from spotlight.node.notices.notice import Notice, WatchedSource
 
 log = logging.getLogger("spotlight.notices")
 RETRY_FIRST_S = 0.1
@@ -20,7 +20,7 @@ RETRY_MOST_S = 5.0
 """A sixth of the shortest warning of a cloud."""
 
 
-async def watch_all(sources: Sequence[Source], retry_s: float = RETRY_FIRST_S) -> AsyncGenerator[Notice, None]:
+async def watch_all(sources: Sequence[WatchedSource], retry_s: float = RETRY_FIRST_S) -> AsyncGenerator[Notice, None]:
     """Changes of each source, notices and withdrawals; never ends, not even without sources.
 
     Use it inside `contextlib.aclosing`, so that its tasks end with the loop over it.
@@ -41,7 +41,7 @@ async def watch_all(sources: Sequence[Source], retry_s: float = RETRY_FIRST_S) -
 class _Watcher:
     """Polls one source for ever."""
 
-    def __init__(self, source: Source, changes: asyncio.Queue[Notice], retry_s: float) -> None:
+    def __init__(self, source: WatchedSource, changes: asyncio.Queue[Notice], retry_s: float) -> None:
         self._source = source
         self._changes = changes
         self._retry_s = retry_s
