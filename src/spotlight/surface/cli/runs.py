@@ -71,7 +71,7 @@ def _print(found: list[dict[str, object]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from spotlight.surface.report.formats import duration, score, score_name
+    from spotlight.surface.formats import duration, score, score_name
 
     if not found:
         typer.echo("no runs yet; start one with `spotlight train`.")
