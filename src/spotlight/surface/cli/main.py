@@ -14,6 +14,7 @@ from spotlight import __version__
 from spotlight.core.errors import SpotlightError
 from spotlight.surface.cli import (
     compare,
+    dashboard,
     doctor,
     drain,
     evaluate,
@@ -47,6 +48,7 @@ app.command("resume", cls=SettingsCommand)(train.resume)
 app.command("list")(runs.list_runs)
 app.command("status")(report.status)
 app.command("report")(report.report)
+app.command("dashboard")(dashboard.dashboard)
 app.command("audit")(report.audit)
 app.command("drain")(drain.drain)
 app.command("drill")(drain.drill)
