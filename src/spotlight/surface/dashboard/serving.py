@@ -7,6 +7,7 @@ import socket
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 
@@ -47,7 +48,19 @@ def serve(
         if is_opened:
             webbrowser.open(opened)
         with contextlib.suppress(KeyboardInterrupt):
-            uvicorn.Server(settings).run(sockets=[bound])
+            _PageServer(settings, app.state.close).run(sockets=[bound])
+
+
+class _PageServer(uvicorn.Server):
+    """Ends the streams of browsers first: the server waits for open connections."""
+
+    def __init__(self, settings: uvicorn.Config, close: Callable[[], None]) -> None:
+        super().__init__(settings)
+        self._close = close
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._close()
+        super().handle_exit(sig, frame)
 
 
 def as_line(address: str, token: str | None) -> str:
