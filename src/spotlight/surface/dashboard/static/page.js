@@ -82,7 +82,8 @@ function showLink() {
 
 function showAgo() {
   for (const time of document.querySelectorAll("time[data-ago]")) {
-    const text = `${duration(Math.max(0, Date.now() / 1000 - Number(time.dataset.ago)))} ago`;
+    const since = Date.now() / 1000 - Number(time.dataset.ago);
+    const text = since < 2 ? "just now" : `${duration(since)} ago`;
     if (time.textContent !== text) time.textContent = text;
   }
 }
