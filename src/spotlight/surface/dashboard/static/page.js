@@ -9,7 +9,7 @@ import { RunStream } from "./stream.js";
 import { Timeline } from "./timeline.js";
 
 const LINES = 200;
-const WORDS = { live: "live", reconnecting: "connecting again", paused: "paused", connecting: "connecting" };
+const WORDS = { live: "connected", reconnecting: "connecting again", paused: "paused", connecting: "connecting" };
 const place = new Place();
 
 class RunColumn {
