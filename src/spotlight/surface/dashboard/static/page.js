@@ -44,9 +44,7 @@ class RunColumn {
   apply(update) {
     for (const [panel, html] of Object.entries(update.panels)) {
       const cell = this.cells[panel];
-      const wanted = parsed(html).firstElementChild;
-      if (cell.firstElementChild) morph(cell.firstElementChild, wanted);
-      else cell.append(wanted);
+      morph(cell.querySelector(":scope > [data-panel]"), parsed(html).firstElementChild);
     }
     this.addLines(update.lines);
     this.at = update.at;
