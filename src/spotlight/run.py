@@ -54,7 +54,7 @@ from spotlight.pools.market import StandIns, bring_spot
 from spotlight.pools.pool import Departure, NodeDown, Pool
 from spotlight.pools.ray import LOG, RayCluster, RayMachines, RayPool, connect_order
 from spotlight.pools.tokens import RunSecrets
-from spotlight.presence import Presence
+from spotlight.presence import Presence, appear, disappear
 from spotlight.run_log import RunLog
 from spotlight.run_settings import HUB, pool_settings
 from spotlight.speed_check import check_speed
@@ -92,7 +92,9 @@ class Run:
         except BaseException:
             shutil.rmtree(folder.path)
             raise
-        return cls(RunLog.begin(config, recipe, folder, RealClock()), prices, devices)
+        run_log = RunLog.begin(config, recipe, folder, RealClock())
+        appear(folder.path)
+        return cls(run_log, prices, devices)
 
     @classmethod
     def resume(
@@ -104,11 +106,13 @@ class Run:
         # The journal is locked first: if another process works on the run, nothing may be written.
         run = cls(RunLog.reopen(config, folder, RealClock()), prices, devices)
         try:
+            appear(folder.path)
             _check_checkpoint(run.run_log)
             folder.write_config(config.model_dump(mode="json"))
         except BaseException as error:
             run._record_end(error)
             run.run_log.close()
+            disappear(folder.path)
             raise
         return run
 

@@ -39,12 +39,11 @@ def compare(
     from spotlight.control.profiles import Profile
     from spotlight.core.errors import InputError
     from spotlight.surface.cli.progress import PatientProgress
-    from spotlight.surface.cli.sim import numerics_kind
     from spotlight.surface.compare import compare as compared
     from spotlight.surface.compare.plot import draw
     from spotlight.surface.compare.simulated import Contest, named, run_all
     from spotlight.surface.compare.table import show
-    from spotlight.surface.simulating import Assumed
+    from spotlight.surface.simulating import Assumed, NumericsKind
 
     if target is not None and not math.isfinite(target):
         raise InputError(f"--target is {target}, which is not a finite number; give a score.")
@@ -54,7 +53,7 @@ def compare(
         seeds=tuple(range(seeds)),
         overrides=tuple(settings_of(overrides, context)),
         assumed=Assumed(profile=Profile.load(profile), prices=PriceTable.load(prices), trace=trace),
-        kind=numerics_kind(numerics),
+        kind=NumericsKind.named(numerics),
         learning=learning,
         folder=out,
     )

@@ -13,11 +13,11 @@ RECOVERY_S = 120.0
 def drain(run: Annotated[str, typer.Argument(help="Name or folder of a run.")]) -> None:
     """Stop a run at the end of its iteration, so that it can be resumed."""
     from spotlight.folder import RunFolder
-    from spotlight.orders import DrainRun, give
-    from spotlight.pools.machine import sockets
+    from spotlight.orders import DrainRun
+    from spotlight.surface.ordering import order
 
     folder = RunFolder.find(run)
-    typer.echo(give(sockets(folder.path), folder.name, DrainRun()).sentence)
+    typer.echo(order(folder, DrainRun()).sentence)
 
 
 def drill(
@@ -29,11 +29,11 @@ def drill(
     from spotlight.core.events import Accepted, Released, WorkerJoined, WorkerLost
     from spotlight.core.journal import read
     from spotlight.folder import RunFolder
-    from spotlight.orders import DrillRun, give
-    from spotlight.pools.machine import sockets
+    from spotlight.orders import DrillRun
+    from spotlight.surface.ordering import order
 
     folder = RunFolder.find(run)
-    done = give(sockets(folder.path), folder.name, DrillRun(share=share, reserved=reserved))
+    done = order(folder, DrillRun(share=share, reserved=reserved))
     typer.echo(f"{done.sentence}: {', '.join(done.workers)}")
     killed = set(done.workers)
     slots = {worker.rpartition(".")[0] for worker in killed}

@@ -13,14 +13,14 @@ def token(
 ) -> None:
     """Write the file with which another machine can join a run that listens (cluster.listen)."""
     from spotlight.folder import RunFolder
-    from spotlight.orders import RenewToken, give
-    from spotlight.pools.machine import sockets
+    from spotlight.orders import RenewToken
     from spotlight.pools.tokens import token_file_of
+    from spotlight.surface.ordering import order
 
     folder = RunFolder.find(run)
     token_file_of(folder.path)
     if new:
-        typer.echo(give(sockets(folder.path), folder.name, RenewToken()).sentence, err=out == "-")
+        typer.echo(order(folder, RenewToken()).sentence, err=out == "-")
     found = token_file_of(folder.path)
     if out == "-":
         typer.echo(found.content().decode(), nl=False)

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from spotlight.control.market.prices import PriceTable
     from spotlight.folder import RunFolder
     from spotlight.sim.simulate import SimulationEnd
-    from spotlight.surface.simulating import NumericsKind
 
 
 def sim(
@@ -30,36 +29,20 @@ def sim(
     from spotlight.control.market.prices import PriceTable
     from spotlight.control.profiles import Profile
     from spotlight.folder import RunFolder
-    from spotlight.sim.simulate import Simulation, simulate
     from spotlight.surface.cli.progress import PatientProgress
-    from spotlight.surface.simulating import Assumed, numerics_for, simulated_config
+    from spotlight.surface.simulating import Assumed, NumericsKind, SimulationOrder, simulate_recipe
 
-    kind = numerics_kind(numerics)
-    assumed = Assumed(profile=Profile.load(profile), prices=PriceTable.load(prices), trace=trace)
-    config = simulated_config(recipe, settings_of(overrides, context), assumed)
-    with numerics_for(kind, config, learning, remember) as numbers, PatientProgress() as progress:
-        folder = RunFolder.create(config.output, f"sim-{recipe.replace('/', '-')}")
-        outcome = simulate(
-            Simulation(
-                config=config,
-                recipe=recipe,
-                profile=assumed.profile,
-                numerics=numbers,
-                prices=assumed.prices,
-                progress=lambda done: progress.report("iterations", done, config.iterations),
-            ),
-            folder,
-        )
-    _show(outcome, folder, assumed.prices, as_json)
-
-
-def numerics_kind(name: str) -> "NumericsKind":
-    from spotlight.core.errors import InputError, suggestion
-    from spotlight.surface.simulating import NumericsKind
-
-    if name not in list(NumericsKind):
-        raise InputError(f"there are no numerics '{name}': {suggestion(name, list(NumericsKind))}")
-    return NumericsKind(name)
+    order = SimulationOrder(
+        recipe=recipe,
+        overrides=settings_of(overrides, context),
+        assumed=Assumed(profile=Profile.load(profile), prices=PriceTable.load(prices), trace=trace),
+        kind=NumericsKind.named(numerics),
+        learning=learning,
+        remember=remember,
+    )
+    with PatientProgress() as progress:
+        outcome = simulate_recipe(order, progress.report)
+    _show(outcome, RunFolder(Path(outcome.folder)), order.assumed.prices, as_json)
 
 
 def _show(outcome: "SimulationEnd", folder: "RunFolder", prices: "PriceTable", as_json: bool) -> None:
