@@ -12,6 +12,7 @@ RUN/config.json            the resolved recipe
    /flights/               committed parts of unfinished samples; a restarted controller deletes them
    /images/ITERATION/      evaluation pictures
    /logs/                  one file per process
+   /trackers/              files of trackers, and how far each has read the journal
    /controller.json        the controller's process, while it runs
    /store/                 nodes' copies of weights that do not fit into shared memory, while the run lives
    /report.html
@@ -23,6 +24,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,14 @@ FREE_TO_CHANGE = (
 """Settings that a resumed run may change: they affect where, how long and at which cost, not what is computed."""
 
 
+class TrackerKind(StrEnum):
+    """A tracker; the name of its package, and of the extra that installs it."""
+
+    TENSORBOARD = "tensorboard"
+    WANDB = "wandb"
+    TRACKIO = "trackio"
+
+
 class OutputConfig(Section):
     """The files of a run."""
 
@@ -68,6 +78,10 @@ class OutputConfig(Section):
     """Name of this run; None takes the recipe's name and a number."""
     checkpoint_every: int = Field(default=5, ge=1)
     """Iterations between durable checkpoints; tensors of accepted samples are kept until one covers them."""
+    trackers: tuple[TrackerKind, ...] = ()
+    """Where else scores, figures, pictures and the bill go; the journal is always written."""
+    project: str = Field(default="spotlight", pattern=r"^[A-Za-z0-9_.=-]{1,120}$")
+    """Project of the run in a tracker that has projects."""
     journal: JournalConfig = JournalConfig()
 
 

@@ -78,6 +78,9 @@ class Run:
         self._farewell = JoinPool.STOPPED
         self.announce: Callable[[str], None] = lambda line: None
         """Shows a line to the user, while the run lives."""
+        self.beside: list[Callable[[Callable[[str, str], None]], Coroutine[None, None, None]]] = []
+        """Jobs beside the loop; each receives a function that records a problem of a source."""
+        appear(self.folder.path)
 
     @classmethod
     def start(cls, config: RunConfig, recipe: str, prices: PriceTable, devices: DeviceTable | None = None) -> "Run":
@@ -92,9 +95,7 @@ class Run:
         except BaseException:
             shutil.rmtree(folder.path)
             raise
-        run_log = RunLog.begin(config, recipe, folder, RealClock())
-        appear(folder.path)
-        return cls(run_log, prices, devices)
+        return cls(RunLog.begin(config, recipe, folder, RealClock()), prices, devices)
 
     @classmethod
     def resume(
@@ -106,15 +107,18 @@ class Run:
         # The journal is locked first: if another process works on the run, nothing may be written.
         run = cls(RunLog.reopen(config, folder, RealClock()), prices, devices)
         try:
-            appear(folder.path)
             _check_checkpoint(run.run_log)
             folder.write_config(config.model_dump(mode="json"))
         except BaseException as error:
-            run._record_end(error)
-            run.run_log.close()
-            disappear(folder.path)
+            run.refuse(error)
             raise
         return run
+
+    def refuse(self, error: BaseException) -> None:
+        """End before the first machine starts, because of this error."""
+        self._record_end(error)
+        self.run_log.close()
+        disappear(self.folder.path)
 
     async def execute(self) -> None:
         """Run to the end or to a stop; the journal records which, and every process is ended."""
@@ -171,6 +175,7 @@ class Run:
             stand_ins.keep(),
             _watch(pool, hub),
             self._orders(pool, hub, stopping),
+            *(job(hub.dispatcher.setbacks.note) for job in self.beside),
         )
         tasks = [asyncio.create_task(_guarded(job, hub)) for job in jobs]
         try:

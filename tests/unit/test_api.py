@@ -55,7 +55,8 @@ def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> spotlight.RunH
 def test_import_loads_no_function_before_its_first_use():
     code = (
         "import sys, spotlight\n"
-        "print([name for name in ('numpy', 'msgspec', 'pydantic', 'rich', 'spotlight.surface') if name in sys.modules])\n"
+        "heavy = ('numpy', 'msgspec', 'pydantic', 'rich', 'spotlight.surface')\n"
+        "print([name for name in heavy if name in sys.modules])\n"
         "print(spotlight.SpotlightError.__name__, 'pydantic' in sys.modules, 'train' in dir(spotlight))\n"
         "spotlight.trane"
     )

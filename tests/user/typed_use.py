@@ -1,4 +1,4 @@
-"""Code of a user of the Python API, as a type checker sees it; tests/unit/test_api.py checks it with `mypy --strict`."""
+"""Code of a user of the Python API, for type checkers; tests/unit/test_api.py checks it with `mypy --strict`."""
 
 import spotlight
 from spotlight import RunHandle, SpotlightError

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from spotlight.run import Run
     from spotlight.surface.panel import Watcher
     from spotlight.surface.projections import RunView
+    from spotlight.surface.track.tracker_processes import TrackerProcesses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +27,19 @@ class Presentation:
     as_json: bool = False
     is_detached: bool = False
     """Whether another process started this one and waits for the line of `surface/background.py`."""
+    prices: Path | None = None
 
 
-def watched(run: "Run", how: Presentation) -> None:
+def watched(run: "Run", how: Presentation, trackers: "TrackerProcesses") -> None:
     """Execute the run, show it, and write a report at any end."""
     from spotlight.surface.kept_view import latest, part_name
 
+    try:
+        trackers.open(run.folder, run.config.output, how.prices)
+    except BaseException as error:
+        run.refuse(error)
+        raise
+    run.beside.append(trackers.watch)
     if how.is_detached:
         from spotlight.surface.background import detach
 

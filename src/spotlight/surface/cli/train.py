@@ -77,12 +77,15 @@ def train(
     from spotlight.compute.rewards.registry import importing_from
     from spotlight.preflight import PlannedRun, preflight
     from spotlight.run import Run, check
+    from spotlight.surface.track.tracker_processes import TrackerProcesses
 
+    how = Presentation(as_json=as_json, is_detached=detached, prices=prices)
     with importing_from(config.reward.folder):
         check(config, table)
         config, devices = preflight(PlannedRun.new(config, recipe), _remark, _table_of(recipe) if dry_run else None)
         if not dry_run:
-            watched(Run.start(config, recipe, table, devices), Presentation(as_json=as_json, is_detached=detached))
+            with TrackerProcesses(config.output.trackers) as trackers:
+                watched(Run.start(config, recipe, table, devices), how, trackers)
 
 
 def _begin(verb: list[str], settings: list[str], prices: Path | None, as_json: bool) -> None:
@@ -125,7 +128,9 @@ def resume(
     from spotlight.preflight import PlannedRun, preflight
     from spotlight.run import Run, check
     from spotlight.run_log import nothing_left
+    from spotlight.surface.track.tracker_processes import TrackerProcesses
 
+    how = Presentation(as_json=as_json, is_detached=detached, prices=prices)
     if background:
         _begin(["resume", run], overrides or [], prices, as_json)
         return
@@ -143,7 +148,8 @@ def resume(
             # The run's inputs are not checked, because they may be gone.
             raise nothing_left(folder, config)
         config, devices = preflight(PlannedRun.resumed(config, folder), _remark)
-        watched(Run.resume(folder, config, table, devices), Presentation(as_json=as_json, is_detached=detached))
+        with TrackerProcesses(config.output.trackers) as trackers:
+            watched(Run.resume(folder, config, table, devices), how, trackers)
 
 
 def _is_done(folder: "RunFolder", config: "RunConfig") -> bool:
