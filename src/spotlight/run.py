@@ -138,7 +138,9 @@ class Run:
         presence = Presence(self.folder.path, lambda: embeddings.progress or wired.hub.waiting_for(), wired.hub.quiet_s)
         stopping = Stopping(self.folder.name, self._budget, presence, self._drain_s, wired.hub.fail)
         with stopping, presence:
-            keeping = asyncio.create_task(presence.keep())
+            note = wired.hub.dispatcher.setbacks.note
+            jobs = (presence.keep(), *(job(note) for job in self.beside))
+            keeping = asyncio.gather(*(_guarded(job, wired.hub) for job in jobs))
             try:
                 # Before the workers load their models, so that the text encoders have the device to themselves.
                 await embeddings.ready(self.run_log.state.iterations_done)
@@ -175,7 +177,6 @@ class Run:
             stand_ins.keep(),
             _watch(pool, hub),
             self._orders(pool, hub, stopping),
-            *(job(hub.dispatcher.setbacks.note) for job in self.beside),
         )
         tasks = [asyncio.create_task(_guarded(job, hub)) for job in jobs]
         try:

@@ -15,6 +15,7 @@ from spotlight.surface.plain_text import plain
 if TYPE_CHECKING:
     from spotlight.control.ledger.tally import AuditReport
     from spotlight.run import Run
+    from spotlight.surface.metrics_server import MetricsServer
     from spotlight.surface.panel import Watcher
     from spotlight.surface.projections import RunView
     from spotlight.surface.track.tracker_processes import TrackerProcesses
@@ -28,12 +29,22 @@ class Presentation:
     is_detached: bool = False
     """Whether another process started this one and waits for the line of `surface/background.py`."""
     prices: Path | None = None
+    metrics: "MetricsServer | None" = None
+
+
+def presentation(as_json: bool, is_detached: bool, prices: Path | None, metrics_port: int | None) -> Presentation:
+    """From the options of a verb; takes the port for metrics, or refuses."""
+    from spotlight.surface.metrics_server import MetricsServer
+
+    metrics = None if metrics_port is None else MetricsServer(metrics_port)
+    return Presentation(as_json=as_json, is_detached=is_detached, prices=prices, metrics=metrics)
 
 
 def watched(run: "Run", how: Presentation, trackers: "TrackerProcesses") -> None:
     """Execute the run, show it, and write a report at any end."""
     from spotlight.surface.kept_view import latest, part_name
 
+    view = latest(run.folder.journal)
     try:
         trackers.open(run.folder, run.config.output, how.prices)
     except BaseException as error:
@@ -44,9 +55,11 @@ def watched(run: "Run", how: Presentation, trackers: "TrackerProcesses") -> None
         from spotlight.surface.background import detach
 
         detach(run.folder)
-    view = latest(run.folder.journal)
     out = sys.stderr if how.as_json else sys.stdout
     print(f"run folder: {plain(run.folder.path)}", file=out)
+    if how.metrics is not None:
+        _serve(run, view, how.metrics)
+        print(f"metrics: {how.metrics.url}", file=out)
     if run.devices.slots:
         print(run.devices, file=out)
     if not how.is_detached:
@@ -69,6 +82,21 @@ def watched(run: "Run", how: Presentation, trackers: "TrackerProcesses") -> None
     _show_end(run, view, page, found, how)
     if not found.whole:
         raise typer.Exit(1)
+
+
+def _serve(run: "Run", view: "RunView", server: "MetricsServer") -> None:
+    """Serve the metrics of the view beside the run."""
+    from spotlight.surface.liveness import standing_of
+    from spotlight.surface.metrics import MetricSettings, measure, render
+
+    settings = MetricSettings.of(run.config.model_dump(mode="json"))
+
+    def text() -> str:
+        standing = standing_of(view, run.folder.path)
+        return render(measure(run.folder.name, view, standing, settings, run.prices))
+
+    server.text = text
+    run.beside.append(server.serve)
 
 
 def _watcher(run: "Run", view: "RunView", how: Presentation) -> "Watcher":

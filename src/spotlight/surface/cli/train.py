@@ -11,7 +11,7 @@ from spotlight.core.errors import ConfigError
 from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.overrides import Overrides, dotted
 from spotlight.surface.cli.plan import dry_run_lines
-from spotlight.surface.cli.presenting import Presentation, watched
+from spotlight.surface.cli.presenting import presentation, watched
 from spotlight.surface.cli.report import Prices
 from spotlight.surface.plain_text import plain
 
@@ -26,6 +26,10 @@ Lines = Annotated[
 ]
 Background = Annotated[
     bool, typer.Option("--background", help="Start the run as a process of its own, and return when it has begun.")
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(min=0, max=65535, help="Serve Prometheus metrics at 127.0.0.1 on this port; 0: any free one."),
 ]
 Detached = Annotated[bool, typer.Option("--detached", hidden=True)]
 """Set in the process that --background starts."""
@@ -49,6 +53,7 @@ def train(
         str | None, typer.Option(help="With --dry-run: durations to forecast by, a shipped profile or a JSON file.")
     ] = None,
     prices: Prices = None,
+    metrics_port: MetricsPort = None,
     as_json: Lines = False,
     background: Background = False,
     detached: Detached = False,
@@ -66,7 +71,7 @@ def train(
     config = with_reward_folder(load_config(recipe, settings))
     table = PriceTable.load(prices)
     if background and not dry_run:
-        _begin(["train", recipe], settings, prices, as_json)
+        _begin(["train", recipe, *_served(metrics_port)], settings, prices, as_json)
         return
     if dry_run:
         from rich.console import Console
@@ -79,11 +84,11 @@ def train(
     from spotlight.run import Run, check
     from spotlight.surface.track.tracker_processes import TrackerProcesses
 
-    how = Presentation(as_json=as_json, is_detached=detached, prices=prices)
     with importing_from(config.reward.folder):
         check(config, table)
         config, devices = preflight(PlannedRun.new(config, recipe), _remark, _table_of(recipe) if dry_run else None)
         if not dry_run:
+            how = presentation(as_json, detached, prices, metrics_port)
             with TrackerProcesses(config.output.trackers) as trackers:
                 watched(Run.start(config, recipe, table, devices), how, trackers)
 
@@ -104,6 +109,10 @@ def _begin(verb: list[str], settings: list[str], prices: Path | None, as_json: b
     hint("watch", begun.folder.path, why="also status, logs, drain")
 
 
+def _served(metrics_port: int | None) -> list[str]:
+    return [] if metrics_port is None else ["--metrics-port", str(metrics_port)]
+
+
 def _table_of(recipe: str) -> "Callable[[RunMemory], None]":
     """Prints a memory plan as a table on standard error."""
     from rich.console import Console
@@ -117,6 +126,7 @@ def resume(
     run: Annotated[str, typer.Argument(help="Name or folder of a run.")],
     overrides: Overrides = None,
     prices: Prices = None,
+    metrics_port: MetricsPort = None,
     as_json: Lines = False,
     background: Background = False,
     detached: Detached = False,
@@ -130,9 +140,8 @@ def resume(
     from spotlight.run_log import nothing_left
     from spotlight.surface.track.tracker_processes import TrackerProcesses
 
-    how = Presentation(as_json=as_json, is_detached=detached, prices=prices)
     if background:
-        _begin(["resume", run], overrides or [], prices, as_json)
+        _begin(["resume", run, *_served(metrics_port)], overrides or [], prices, as_json)
         return
     folder = RunFolder.find(run)
     folder.check_no_links()
@@ -148,6 +157,7 @@ def resume(
             # The run's inputs are not checked, because they may be gone.
             raise nothing_left(folder, config)
         config, devices = preflight(PlannedRun.resumed(config, folder), _remark)
+        how = presentation(as_json, detached, prices, metrics_port)
         with TrackerProcesses(config.output.trackers) as trackers:
             watched(Run.resume(folder, config, table, devices), how, trackers)
 
