@@ -123,7 +123,7 @@ class Segment:
 def load_segment(path: Path, number: int, first_seq: int) -> Segment:
     """Read segment `number` and find its valid frames; raise JournalCorrupt unless it starts at record `first_seq`."""
     data = path.read_bytes()
-    found_seq = unpack_header(path, data, first_seq)
+    found_seq = _unpack_header(path, data, first_seq)
     if path.name != segment_name(number) or found_seq != first_seq:
         raise JournalCorrupt(
             f"record {first_seq} of the journal is missing: {segment_name(number)} should start with it, "
@@ -190,7 +190,7 @@ def segment_of(paths: Sequence[Path], record: int) -> tuple[int, int]:
         with paths[number].open("rb") as file:
             header = file.read(HEADER.size)
         try:
-            first = unpack_header(paths[number], header, record)
+            first = _unpack_header(paths[number], header, record)
         except JournalCorrupt:
             continue  # Reading from an earlier segment reports the damage.
         if first <= record:
@@ -227,7 +227,7 @@ def with_checkpoint(folder: Path, error: JournalCorrupt) -> JournalCorrupt:
     )
 
 
-def unpack_header(path: Path, data: bytes, expected_seq: int) -> int:
+def _unpack_header(path: Path, data: bytes, expected_seq: int) -> int:
     magic, schema, first_seq, checksum = HEADER.unpack_from(data.ljust(HEADER.size, b"\0"))
     if magic != MAGIC or checksum != zlib.crc32(data[: HEADER.size - CHECKSUM.size]):
         raise JournalCorrupt(

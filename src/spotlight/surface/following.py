@@ -30,7 +30,7 @@ class RunFollower:
 
     def new(self) -> Iterator[Record]:
         """Records that were written since the last call."""
-        for record in self._tail.new():
+        for record in self._tail.advance():
             if isinstance(record.event, RunStopped | RunResumed):
                 self._is_stopped = isinstance(record.event, RunStopped)
             yield record

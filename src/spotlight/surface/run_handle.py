@@ -172,7 +172,7 @@ class RunHandle:
         """Everything so far; a later call folds in the new records alone."""
         if self._tail is None:
             self._tail = JournalTail(self._folder.journal)
-        for record in self._tail.new():
+        for record in self._tail.advance():
             self._curve.apply(record)
         return self._curve
 

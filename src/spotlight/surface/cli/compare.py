@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.overrides import Overrides, settings_of
+from spotlight.surface.plain_text import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,8 +35,6 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compare setups in virtual time: iterations, hours and dollars to the same score. Settings as with train."""
-    from rich.console import Console
-
     from spotlight.control.market.prices import PriceTable
     from spotlight.control.profiles import Profile
     from spotlight.core.errors import InputError
@@ -44,6 +44,7 @@ def compare(
     from spotlight.surface.compare.simulated import Contest, named, run_all
     from spotlight.surface.compare.table import show
     from spotlight.surface.simulating import Assumed, NumericsKind
+    from spotlight.surface.terminal import terminal
 
     if target is not None and not math.isfinite(target):
         raise InputError(f"--target is {target}, which is not a finite number; give a score.")
@@ -66,12 +67,13 @@ def compare(
     if as_json:
         _print_json(comparison, curves, target, picture)
         return
-    console = Console()
+    console = terminal()
     console.print(title, highlight=False)
     show(comparison, console, contest.assumed.prices.name)
     if target is not None:
         _show_target(curves, target, console)
-    typer.echo(f"picture: {picture}")
+    typer.echo(f"picture: {plain(picture)}")
+    hint("list", out, why="the runs behind it")
 
 
 def _show_target(curves: "list[Curve]", target: float, console: "Console") -> None:

@@ -100,8 +100,7 @@ def _print(findings: "list[Examined]", memory: "RunMemory | None", recipe: str) 
         if finding.mend:
             print(f"{'':8} {'':{width}}  {finding.mend}")
     if memory is not None:
-        from rich.console import Console
-
         from spotlight.surface.memory_table import show
+        from spotlight.surface.terminal import terminal
 
-        show(memory, recipe, Console())
+        show(memory, recipe, terminal())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotlight.core.errors import InputError
+from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.progress import PatientProgress
 
 if TYPE_CHECKING:
@@ -145,10 +146,11 @@ def _show(about: Mapping[str, object], figures: "Mapping[str, Estimate]", reward
     if as_json:
         print(json.dumps({**about, "figures": {name: vars(figure) for name, figure in figures.items()}}))
         return
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from spotlight.surface.terminal import terminal
+
+    console = terminal()
     asked, found = Path(str(about["checkpoint"])), Path(str(about["weights"]))
     chosen = "" if asked.stem == found.stem else f" ({found.name})"
     settings = "{count} pictures of {prompts}, {steps} steps, guidance {guidance}".format(**about)
@@ -161,3 +163,4 @@ def _show(about: Mapping[str, object], figures: "Mapping[str, Estimate]", reward
     for name, figure in figures.items():
         table.add_row(named.get(name, name), f"{figure.value:.3f}", f"{figure.low:.3f} .. {figure.high:.3f}")
     console.print(table)
+    hint("sample", asked, "--prompt", '"..."', why="pictures of it")

@@ -11,7 +11,10 @@ import typer
 
 from spotlight.core.errors import EnvironmentProblem, InputError
 from spotlight.core.work import Policy
+from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.progress import PatientProgress
+from spotlight.surface.cli.report import AsJson
+from spotlight.surface.plain_text import plain
 
 if TYPE_CHECKING:
     from spotlight.compute.export.trained import TrainedSet
@@ -46,6 +49,7 @@ def export(
         bool, typer.Option("--complete", help="With a whole transformer: copy the base's other components too.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier export in that folder.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a run's trained weights for diffusers and ComfyUI, with a model card."""
     from spotlight.folder import RunFolder
@@ -70,7 +74,11 @@ def export(
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         progress.report("exporting", 1, 1)
-    typer.echo(f"{target}: {', '.join(sorted(path.name for path in target.iterdir()))}")
+    if as_json:
+        print(json.dumps({"folder": str(target), **json.loads((target / MARK).read_text())}))
+        return
+    typer.echo(f"{plain(target)}: {', '.join(sorted(path.name for path in target.iterdir()))}")
+    hint("sample", run, "--prompt", '"..."', "--before-after", why="pictures of base and trained model")
 
 
 def _check_target(target: Path, force: bool) -> None:

@@ -1,15 +1,19 @@
 """`spotlight join` and `spotlight token`: other machines for a run that listens."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from spotlight.surface.cli.report import AsJson
 
 
 def token(
     run: Annotated[str, typer.Argument(help="Name or folder of a run.")],
     new: Annotated[bool, typer.Option("--new", help="Revoke the token and make a new one; the run must live.")] = False,
     out: Annotated[str | None, typer.Option(help="File to write; default RUN.token.json; - prints it.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write the file with which another machine can join a run that listens (cluster.listen)."""
     from spotlight.folder import RunFolder
@@ -20,13 +24,16 @@ def token(
     folder = RunFolder.find(run)
     token_file_of(folder.path)
     if new:
-        typer.echo(order(folder, RenewToken()).sentence, err=out == "-")
+        typer.echo(order(folder, RenewToken()).sentence, err=as_json or out == "-")
     found = token_file_of(folder.path)
     if out == "-":
         typer.echo(found.content().decode(), nl=False)
         return
     path = Path(out or f"{folder.name}.token.json")
     found.write(path)
+    if as_json:
+        print(json.dumps({"file": str(path.resolve()), "address": found.address, "run": str(folder.path)}))
+        return
     typer.echo(
         f"wrote {path}, which only you can read; copy it, with the mode 600, to the other machine and run there:"
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotlight.core.errors import InputError
+from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.overrides import Overrides
 
 if TYPE_CHECKING:
@@ -72,9 +73,10 @@ def plan(
 
         print(msgspec.json.encode({**about, "forecasts": forecasts}).decode())
         return
-    from rich.console import Console
+    from spotlight.surface.terminal import terminal
 
-    show(forecasts, about, Console())
+    show(forecasts, about, terminal())
+    hint("train", recipe, "--dry-run", why="settings, memory and checks of the run")
 
 
 def dry_run_lines(

@@ -28,7 +28,6 @@ def pretrain(
 ) -> None:
     """Pretrain a tiny family on rendered pictures; run it again to resume."""
     import msgspec
-    from rich.console import Console
 
     from spotlight.compute.data.worlds import world
     from spotlight.compute.models.families import usable_device
@@ -36,6 +35,7 @@ def pretrain(
     from spotlight.compute.pretrain.config import PretrainConfig
     from spotlight.compute.pretrain.pretrainer import Pretrainer, check_resumable
     from spotlight.compute.rewards.reward_pool import RewardPool
+    from spotlight.surface.terminal import terminal
 
     world(family)
     usable_device(device)
@@ -44,7 +44,7 @@ def pretrain(
         steps=steps, batch=batch, bank=bank, lr=lr, seed=seed, evaluate_every=evaluate_every, until=until
     )
     check_resumable(folder, family, config)
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     with console.status(f"rendering {bank} pictures") as status, RewardPool(processes) as pool:
         pictures = render_bank(
             family, seed, bank, processes, lambda done: status.update(f"rendered {done} of {bank} pictures")

@@ -3,8 +3,9 @@
 import threading
 from types import TracebackType
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from spotlight.surface.terminal import terminal
 
 PATIENCE_S = 2.0
 
@@ -13,7 +14,7 @@ class PatientProgress:
     """A bar per stage, shown after `PATIENCE_S`; never on a standard error that is not a terminal."""
 
     def __init__(self) -> None:
-        console = Console(stderr=True)
+        console = terminal(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._tasks: dict[str, TaskID] = {}

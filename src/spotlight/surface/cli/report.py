@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotlight.surface.cli.hints import hint
+from spotlight.surface.plain_text import plain
+
 if TYPE_CHECKING:
     from spotlight.control.ledger.tally import AuditReport
     from spotlight.control.market.prices import PriceTable
@@ -14,6 +17,17 @@ if TYPE_CHECKING:
 RunName = Annotated[str, typer.Argument(help="Name or folder of a run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Prices = Annotated[Path | None, typer.Option(metavar="FILE", help="Price table as CSV; default is the shipped one.")]
+
+NEXT = {
+    "starting": ("watch", "live, until it ends"),
+    "running": ("watch", "live, until it ends"),
+    "draining": ("watch", "until it has stopped"),
+    "stopped": ("resume", "continues it"),
+    "dead": ("resume", "continues it"),
+    "failed": ("logs", "what its processes reported"),
+    "finished": ("export", "weights for diffusers and ComfyUI"),
+}
+"""What to do with a run, by its state."""
 
 
 def report(run: RunName, as_json: AsJson = False, prices: Prices = None) -> None:
@@ -25,7 +39,8 @@ def report(run: RunName, as_json: AsJson = False, prices: Prices = None) -> None
     if as_json:
         print(slot_time(folder, page))
     else:
-        typer.echo(str(page))
+        typer.echo(plain(page))
+        hint("export", run, why="weights for diffusers and ComfyUI")
 
 
 def slot_time(folder: "RunFolder", page: Path) -> str:
@@ -55,9 +70,11 @@ def status(run: RunName, as_json: AsJson = False, prices: Prices = None) -> None
     if as_json:
         print(status_json(view, table, standing))
         return
-    from rich.console import Console
+    from spotlight.surface.terminal import terminal
 
-    Console().print(panel(view, folder.read_config()["iterations"], table, standing))
+    terminal().print(panel(view, folder.read_config()["iterations"], table, standing))
+    verb, why = NEXT[standing.state.value]
+    hint(verb, run, why=why)
 
 
 def audit(run: RunName, as_json: AsJson = False) -> None:
@@ -72,7 +89,8 @@ def audit(run: RunName, as_json: AsJson = False) -> None:
         print(json.dumps({"clean": found.clean, "whole": found.whole, "sentences": found.sentences()}))
     else:
         for sentence in found.sentences():
-            typer.echo(sentence)
+            typer.echo(plain(sentence))
+        hint("report", run)
     if not found.whole:
         raise typer.Exit(1)
 

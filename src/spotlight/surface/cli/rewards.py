@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+from spotlight.surface.cli.hints import hint
+from spotlight.surface.plain_text import plain
+
 
 def rewards(
     names: Annotated[
@@ -34,7 +37,8 @@ def rewards(
         print(json.dumps(found))
         return
     for name, facts in found.items():
-        print(f"{name:16} {facts.get('problem', facts.get('description'))}")
+        print(f"{plain(name):16} {plain(facts.get('problem', facts.get('description')))}")
         for fact in ("version", "options"):
             if fact in facts:
-                print(f"{'':16} {fact} {facts[fact]}")
+                print(f"{'':16} {fact} {plain(facts[fact])}")
+    hint("train", "words-nft", "--set", "reward.name=NAME")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.report import AsJson
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def list_runs(folder: Folder = "runs", as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(found))
         return
-    _print(found)
+    _print(found, folder)
 
 
 def _unreadable(run: "RunFolder", reason: str) -> dict[str, object]:
@@ -67,11 +68,11 @@ def _row(run: "RunFolder", view: "RunView", standing: "RunStanding") -> dict[str
     }
 
 
-def _print(found: list[dict[str, object]]) -> None:
-    from rich.console import Console
+def _print(found: list[dict[str, object]], folder: str) -> None:
     from rich.table import Table
 
     from spotlight.surface.report.formats import duration, score, score_name
+    from spotlight.surface.terminal import terminal
 
     if not found:
         typer.echo("no runs yet; start one with `spotlight train`.")
@@ -89,4 +90,5 @@ def _print(found: list[dict[str, object]]) -> None:
             f"{duration(since)} ago" if isinstance(since, float) else "–",
             str(row["reason"] or row["waiting_for"] or ""),
         )
-    Console().print(table)
+    terminal().print(table)
+    hint("status", found[-1]["run"] if folder == "runs" else f"{folder}/{found[-1]['run']}")

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.overrides import Overrides, settings_of
+from spotlight.surface.plain_text import plain
 
 if TYPE_CHECKING:
     from spotlight.control.market.prices import PriceTable
@@ -57,12 +59,12 @@ def _show(outcome: "SimulationEnd", folder: "RunFolder", prices: "PriceTable", a
         found = {"outcome": outcome, "status": status(view, prices)}
         print(msgspec.json.encode(found).decode())
         return
-    from rich.console import Console
-
     from spotlight.surface.cli.report import verdict, write
+    from spotlight.surface.terminal import terminal
 
     iterations = folder.read_config()["iterations"]
-    Console().print(panel(view, iterations, prices))
+    terminal().print(panel(view, iterations, prices))
     typer.echo(f"{outcome.reason or 'all iterations are done'}: {outcome.seconds / 3600:.2f} simulated hours")
     typer.echo(f"report: {write(folder, prices)}")
-    typer.echo(f"audit: {verdict(folder).sentences()[-1]}")
+    typer.echo(f"audit: {plain(verdict(folder).sentences()[-1])}")
+    hint("status", folder.path)

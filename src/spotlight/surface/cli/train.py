@@ -74,11 +74,11 @@ def train(
         _begin(["train", recipe, *_served(metrics_port)], settings, prices, as_json)
         return
     if dry_run:
-        from rich.console import Console
+        from spotlight.surface.terminal import terminal
 
         print(json.dumps(config.model_dump(mode="json"), indent=2))
         # On standard error, because standard output is one JSON object.
-        dry_run_lines(config, recipe, profile, table, Console(stderr=True))
+        dry_run_lines(config, recipe, profile, table, terminal(stderr=True))
     from spotlight.compute.rewards.registry import importing_from
     from spotlight.preflight import PlannedRun, preflight
     from spotlight.run import Run, check
@@ -115,11 +115,10 @@ def _served(metrics_port: int | None) -> list[str]:
 
 def _table_of(recipe: str) -> "Callable[[RunMemory], None]":
     """Prints a memory plan as a table on standard error."""
-    from rich.console import Console
-
     from spotlight.surface.memory_table import show
+    from spotlight.surface.terminal import terminal
 
-    return lambda memory: show(memory, recipe, Console(stderr=True))
+    return lambda memory: show(memory, recipe, terminal(stderr=True))
 
 
 def resume(

@@ -82,7 +82,7 @@ class TrackerFeed:
         return found
 
     def _scores(self) -> dict[str, float]:
-        found = {}
+        found: dict[str, float] = {}
         for name, interval in self.view.evaluations[-1].scores.items():
             key = f"held_out/{safe_name(name)}"
             found |= {key: interval.value, f"{key}_low": interval.low, f"{key}_high": interval.high}

@@ -100,11 +100,13 @@ class Tracking:
         folder = RunFolder(Path(run.folder))
         cursor_file = run.own_folder / f"{self._kind.value}.json"
         done = Cursor.read(cursor_file).seq
-        feed = TrackerFeed(folder.path, PriceTable.load(run.prices and Path(run.prices)), _captions(folder))
+        feed = TrackerFeed(
+            folder.path, PriceTable.load(None if run.prices is None else Path(run.prices)), _captions(folder)
+        )
         tail, is_over = JournalTail(folder.journal), False
         while True:
             ended = has_ended()
-            for record in tail.new():
+            for record in tail.advance():
                 is_over = isinstance(record.event, RunStopped) or (is_over and not isinstance(record.event, RunResumed))
                 if feed.apply(record) and record.seq > done:
                     if not self._shown(feed, record, run):
@@ -192,7 +194,12 @@ def main(kind: TrackerKind) -> None:
         sys.exit(1)
     report(TrackerReport(stage=TrackerStage.OPEN))
     gone = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), gone.set()), daemon=True).start()
+
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        gone.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
     Tracking(kind, tracker, report).follow(run, gone.is_set)
 
 

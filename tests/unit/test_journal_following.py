@@ -28,12 +28,12 @@ def test_a_tail_returns_every_record_once_over_many_segments_and_from_any_positi
                 tails[number - 1], found[number - 1] = JournalTail(tmp_path / "journal", after=number - 1), []
             if number % 3 == 0:
                 for after, tail in tails.items():
-                    found[after] += [record.seq for record in tail.new()]
+                    found[after] += [record.seq for record in tail.advance()]
     assert len(list_segments(tmp_path / "journal")) > 3
     for after, tail in tails.items():
-        found[after] += [record.seq for record in tail.new()]
+        found[after] += [record.seq for record in tail.advance()]
         assert found[after] == list(range(after + 1, 40))
-        assert list(tail.new()) == []
+        assert tail.advance() == []
 
 
 def test_a_half_written_record_is_returned_once_it_is_whole(tmp_path: Path) -> None:
@@ -46,10 +46,10 @@ def test_a_half_written_record_is_returned_once_it_is_whole(tmp_path: Path) -> N
     whole = segment.read_bytes()
     os.truncate(segment, before + 20)
     tail = JournalTail(folder)
-    assert [record.seq for record in tail.new()] == [0]
-    assert list(tail.new()) == []
+    assert [record.seq for record in tail.advance()] == [0]
+    assert tail.advance() == []
     segment.write_bytes(whole)
-    assert [record.event for record in tail.new()] == [noted(1)]
+    assert [record.event for record in tail.advance()] == [noted(1)]
 
 
 def test_a_tail_goes_on_after_a_resume_has_cut_a_torn_record(tmp_path: Path) -> None:
@@ -60,10 +60,10 @@ def test_a_tail_goes_on_after_a_resume_has_cut_a_torn_record(tmp_path: Path) -> 
     with segment.open("ab") as file:
         file.write(b"\xc1\xc1torn")
     tail = JournalTail(folder)
-    assert [record.seq for record in tail.new()] == [0]
+    assert [record.seq for record in tail.advance()] == [0]
     with Journal.open(folder, HandClock(0.0).now) as journal:
         journal.append(noted(7))
-    assert [record.event for record in tail.new()] == [noted(7)]
+    assert [record.event for record in tail.advance()] == [noted(7)]
     assert [record.seq for record in read(folder)] == [0, 1]
 
 
@@ -76,5 +76,6 @@ def test_a_missing_record_is_reported_and_not_skipped(tmp_path: Path) -> None:
     first, *_ = list_segments(folder)
     content = first.read_bytes()
     first.write_bytes(content[: len(content) - 150])
+    assert [record.seq for record in tail.advance()] == list(range(4))
     with pytest.raises(JournalCorrupt, match="is damaged"):
-        list(tail.new())
+        tail.advance()
