@@ -26,12 +26,11 @@ import shutil
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from pydantic import Field
 
-from spotlight.compute.data.prompts import RunPrompts
 from spotlight.core.errors import ConfigError, EnvironmentProblem, InputError, suggestion
 from spotlight.core.journal import JournalConfig
 from spotlight.core.run_files import (
@@ -46,6 +45,9 @@ from spotlight.core.run_files import (
     run_names,
 )
 from spotlight.core.section import Section
+
+if TYPE_CHECKING:
+    from spotlight.compute.data.prompts import RunPrompts
 
 CHECKPOINTS_KEPT = 2
 CHANGES_BITS = (
@@ -153,10 +155,13 @@ class RunFolder:
             ) from error
         return content
 
-    def write_prompts(self, prompts: RunPrompts) -> None:
+    def write_prompts(self, prompts: "RunPrompts") -> None:
         self.prompts.write_bytes(msgspec.json.encode(prompts))
 
-    def read_prompts(self) -> RunPrompts:
+    def read_prompts(self) -> "RunPrompts":
+        # Not above: `status` reads no prompts, and the vocabularies of the tiny families load NumPy.
+        from spotlight.compute.data.prompts import RunPrompts
+
         try:
             return msgspec.json.decode(self.prompts.read_bytes(), type=RunPrompts)
         except (OSError, msgspec.MsgspecError) as error:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spotlight.core.errors import EnvironmentProblem, InputError
-from spotlight.core.work import Policy
 from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.progress import PatientProgress
 from spotlight.surface.cli.report import AsJson
@@ -18,6 +17,7 @@ from spotlight.surface.plain_text import plain
 
 if TYPE_CHECKING:
     from spotlight.compute.export.trained import TrainedSet
+    from spotlight.core.work import Policy
     from spotlight.folder import RunFolder
     from spotlight.surface.model_card import CardFacts
 
@@ -33,7 +33,9 @@ class Exported(StrEnum):
     LAST = "last"
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> "Policy":
+        from spotlight.core.work import Policy
+
         return {Exported.EMA: Policy.AVERAGE, Exported.LAST: Policy.BEHAVIOUR}[self]
 
 

@@ -41,7 +41,7 @@ app = typer.Typer(
     name="spotlight",
     help="Reinforcement-learning post-training of Diffusion Transformers on reserved and spot GPUs.",
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 app.command("train", cls=SettingsCommand, context_settings=ANY_SETTING)(train.train)

@@ -1,6 +1,5 @@
 """A run in this process from its start to its end: a live panel, plain lines or JSON lines, and a report."""
 
-import asyncio
 import contextlib
 import sys
 from dataclasses import dataclass
@@ -42,6 +41,8 @@ def presentation(as_json: bool, is_detached: bool, prices: Path | None, metrics_
 
 def watched(run: "Run", how: Presentation, trackers: "TrackerProcesses") -> None:
     """Execute the run, show it, and write a report at any end."""
+    import asyncio
+
     from spotlight.surface.kept_view import latest, part_name
 
     view = latest(run.folder.journal)

@@ -111,10 +111,11 @@ def verdict(folder: "RunFolder") -> "AuditReport":
 def prices_for(folder: "RunFolder", path: Path | None) -> "PriceTable":
     """The shipped table, or that of a file, which must have the machines of this run."""
     from spotlight.control.market.prices import PriceTable
-    from spotlight.pools.config import MarketConfig
 
     table = PriceTable.load(path)
     if path is not None:
+        from spotlight.pools.config import MarketConfig
+
         config = folder.read_config()
         table.require(MarketConfig.model_validate(config["market"]).billed_by(config["cluster"]["spot"]))
     return table
