@@ -14,7 +14,7 @@ from spotlight import __version__
 from spotlight.core.journal import newest_snapshot, read
 from spotlight.surface.projections import RunView
 
-FOLD = 4
+FOLD = 5
 """Incremented when a view folds a record differently: a snapshot of another fold is not used."""
 
 

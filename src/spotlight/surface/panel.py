@@ -17,11 +17,11 @@ from rich.text import Text
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.events import SAMPLES, Evaluated, IterationDone, ProblemNoted, Record, RunStopped
 from spotlight.core.work import SlotClass
+from spotlight.surface.formats import count, dollars, duration, percent, score, score_name
 from spotlight.surface.liveness import RunStanding
+from spotlight.surface.panels.summary_panel import seconds_left
 from spotlight.surface.plain_text import plain
 from spotlight.surface.projections import RunView
-from spotlight.surface.report.formats import count, dollars, duration, percent, score, score_name
-from spotlight.surface.report.previews import done_of
 from spotlight.surface.startup import Startup
 from spotlight.surface.terminal import terminal
 from spotlight.surface.timeline import SlotRow, TimelineState
@@ -140,7 +140,7 @@ def line_of_record(view: RunView, record: Record, iterations: int, prices: Price
                 f"rollout {duration(done.rollout_s)}",
                 f"train {duration(done.train_s)}",
                 *_rate(view),
-                f"{count(done_of(explored) if explored else 0, 'preview')}",
+                f"{count(explored.done if explored else 0, 'preview')}",
                 count(len(view.timeline.preemptions), "preemption"),
                 f"priced as if {dollars(view.bill(prices).dollars)}",
             ]
@@ -227,11 +227,8 @@ def _rate(view: RunView) -> list[str]:
 
 
 def _left(view: RunView, iterations: int) -> Text:
-    recent = view.iterations[-5:]
-    if not recent or len(view.iterations) >= iterations or view.facts.stopped is not None:
-        return Text("")
-    each = sum(one.rollout_s + one.train_s for one in recent) / len(recent)
-    return Text(f"about {duration(each * (iterations - len(view.iterations)))} left", style="dim")
+    left = seconds_left(view, iterations)
+    return Text("" if left is None else f"about {duration(left)} left", style="dim")
 
 
 def _scores(view: RunView) -> Text:
@@ -273,7 +270,7 @@ def _previews(view: RunView) -> Text:
     if not view.explorations:
         return Text("none yet", style="dim")
     newest = view.explorations[max(view.explorations)]
-    line = Text(f"{done_of(newest):,} of {newest.planned:,}")
+    line = Text(f"{newest.done:,} of {newest.planned:,}")
     line.append(f" at {newest.steps} steps for iteration {newest.iteration + 1}", style="dim")
     measured = [one for _, one in sorted(view.explorations.items()) if "captured_variance" in one.figures]
     if measured:

@@ -125,19 +125,15 @@ def write(folder: "RunFolder", prices: "PriceTable | None" = None) -> Path:
     """Write the report of the journal's present records; default is the shipped price table."""
     from spotlight.control.market.prices import PriceTable
     from spotlight.surface.kept_view import latest
-    from spotlight.surface.report.page import write_report
+    from spotlight.surface.panels.run_panels import setting_of
+    from spotlight.surface.report.report_page import write_report
 
-    view = latest(folder.journal)
-    config = folder.read_config()
-    # A page without captions is better than none.
-    prompts = folder.read_prompts() if folder.prompts.exists() else None
     write_report(
-        view,
+        latest(folder.journal),
         folder.path,
         folder.report,
         prices=prices or PriceTable.load(),
-        prompts={prompt.id: prompt.text for prompt in prompts.held_out} if prompts else {},
-        trained_on=len(prompts.shared(config["eval"]["prompts"])) if prompts else 0,
+        setting=setting_of(folder),
         verdict=verdict(folder),
     )
     return folder.report

@@ -71,7 +71,7 @@ def _row(run: "RunFolder", view: "RunView", standing: "RunStanding") -> dict[str
 def _print(found: list[dict[str, object]], folder: str) -> None:
     from rich.table import Table
 
-    from spotlight.surface.report.formats import duration, score, score_name
+    from spotlight.surface.formats import duration, score, score_name
     from spotlight.surface.terminal import terminal
 
     if not found:

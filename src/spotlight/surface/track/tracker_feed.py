@@ -12,10 +12,9 @@ from pathlib import Path
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.events import Evaluated, IterationDone, Record, RunStopped
 from spotlight.core.work import SlotClass
+from spotlight.surface.formats import score
 from spotlight.surface.plain_text import plain
 from spotlight.surface.projections import RunView
-from spotlight.surface.report.formats import score
-from spotlight.surface.report.previews import done_of
 from spotlight.surface.timeline import TimelineState
 from spotlight.surface.track.tracker import TrackedPicture, Tracker, safe_name
 
@@ -77,7 +76,7 @@ class TrackerFeed:
             found |= {f"training/{safe_name(name)}": value for name, value in steps[max(steps)].items()}
         explored = view.explorations.get(iteration)
         if explored is not None:
-            found |= {"explore/previews": done_of(explored), "explore/planned": explored.planned}
+            found |= {"explore/previews": explored.done, "explore/planned": explored.planned}
             found |= {f"explore/{safe_name(name)}": value for name, value in explored.figures.items()}
         return found
 

@@ -1,14 +1,26 @@
-"""Formats of numbers and strings for people. All text of the page passes through `safe`."""
+"""Formats of numbers and strings for people, the same on page, report and terminal."""
 
-import html
 import math
 
 UNKNOWN = "–"
+HIDDEN = "\N{REPLACEMENT CHARACTER}"
+_CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
+_DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF)
+_SHOWN = {**dict.fromkeys((*_CONTROLS, *_DIRECTIONS), HIDDEN), **dict.fromkeys(map(ord, "\t\n\r"), " ")}
+_SHOWN.update(dict.fromkeys(range(0xD800, 0xE000), HIDDEN))
 
 
-def safe(text: object) -> str:
-    """Escape text for HTML."""
-    return html.escape(str(text), quote=True)
+def plain(text: str) -> str:
+    """Text without control characters, changes of direction and halves of characters: each is replaced by one sign.
+
+    A prompt or a run's name may have them, and they would reorder or hide what is beside it.
+    """
+    return text.translate(_SHOWN)
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, or its beginning and an ellipsis."""
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
 def count(number: float, singular: str = "", plural: str = "") -> str:
@@ -40,6 +52,11 @@ def duration(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
+def took(seconds: float) -> str:
+    """A duration, with milliseconds where they matter."""
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else duration(seconds)
+
+
 def clock(seconds: float) -> str:
     """A place on a time axis: `0:45`, `12:30`, `3:05:00`."""
     whole = round(seconds)
@@ -48,12 +65,14 @@ def clock(seconds: float) -> str:
 
 
 def dollars(amount: float | None) -> str:
-    """`$1,234`, `$12.30`, `$0.042`."""
+    """`$1,234`, `$12.30`, `$0.042`, `$0.00038`."""
     if amount is None or not math.isfinite(amount):
         return UNKNOWN
     if amount >= 1000:
         return f"${amount:,.0f}"
-    return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.3f}"
+    if amount >= 1 or amount == 0:
+        return f"${amount:,.2f}"
+    return f"${amount:.3f}" if amount >= 0.01 else f"${amount:.{1 - math.floor(math.log10(abs(amount)))}f}"
 
 
 def score(value: float) -> str:
