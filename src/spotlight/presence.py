@@ -6,7 +6,6 @@ A process counts as alive if its id and start time equal those in the file, so t
 process on another machine the age of the file decides.
 """
 
-import asyncio
 import contextlib
 import os
 import socket
@@ -63,6 +62,9 @@ class Presence:
         disappear(self._path.parent)
 
     async def keep(self) -> None:
+        # Not above: `status` reads the file without a loop.
+        import asyncio
+
         while True:
             await asyncio.sleep(EVERY_S)
             self.write()

@@ -151,7 +151,7 @@ def test_samples_have_prompt_rewards_and_picture_and_a_repeated_one_counts_once(
     texts = [Prompt(text="<script>\x1b[2J"), Prompt(text="plain")]
     folder.write_prompts(RunPrompts(training=tuple(texts), held_out=tuple(texts)))
     (folder.path / held_out.payload).parent.mkdir(parents=True)
-    (folder.path / held_out.payload).write_bytes(b"png")
+    (folder.path / held_out.payload).write_bytes(b"\x89PNG\r\n\x1a\n")
     found = list(run.samples())
     assert len(found) == len(accepted)
     assert [sample.reward for sample in found] == [event.reward for event in accepted]
@@ -169,7 +169,7 @@ def test_samples_have_prompt_rewards_and_picture_and_a_repeated_one_counts_once(
 def test_a_picture_outside_the_run_folder_is_not_named(tmp_path, monkeypatch):
     """The journal of another may name any file."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "secret.png").write_bytes(b"png")
+    (tmp_path / "secret.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     records = [
         Record(r.seq, r.at, type(r.event)(**{**_fields(r.event), "payload": "../../secret.png"}))
         if isinstance(r.event, Accepted)

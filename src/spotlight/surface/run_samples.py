@@ -9,7 +9,7 @@ from spotlight.core.events import Accepted, Dropped, Issued, Reopened
 from spotlight.core.journal import read
 from spotlight.core.work import Request, RequestId, Work
 from spotlight.folder import RunFolder
-from spotlight.surface.projections import PICTURE_SUFFIX
+from spotlight.surface.media import PictureFolder
 
 
 class RunSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,12 +30,12 @@ class RunSample(msgspec.Struct, frozen=True, kw_only=True):
     """Scores of the reward's parts."""
     worker: str
     picture: Path | None
-    """PNG of a held-out sample, if the file is still there."""
+    """Picture or video of a held-out sample, if the file is still there."""
 
 
 def samples_of(folder: RunFolder, work: Work | None = None) -> Iterator[RunSample]:
     """Samples in the order of their acceptance; one that was made again later counts once, as it was at last."""
-    prompts = _texts(folder)
+    prompts, media = _texts(folder), PictureFolder(folder.path)
     undone = {
         event.request: record.seq
         for record in read(folder.journal)
@@ -49,7 +49,7 @@ def samples_of(folder: RunFolder, work: Work | None = None) -> Iterator[RunSampl
         elif isinstance(event, Accepted) and record.seq > undone.get(event.request, -1):
             request = requests.pop(event.request, None)
             if request is not None:
-                yield _sample(request, event, prompts, folder.path)
+                yield _sample(request, event, prompts, media)
 
 
 def _texts(folder: RunFolder) -> dict[str, str]:
@@ -59,7 +59,7 @@ def _texts(folder: RunFolder) -> dict[str, str]:
     return {prompt.id: prompt.text for prompt in (*found.training, *found.held_out)}
 
 
-def _sample(request: Request, accepted: Accepted, prompts: dict[str, str], run: Path) -> RunSample:
+def _sample(request: Request, accepted: Accepted, prompts: dict[str, str], media: PictureFolder) -> RunSample:
     return RunSample(
         work=request.work,
         iteration=request.iteration,
@@ -70,13 +70,5 @@ def _sample(request: Request, accepted: Accepted, prompts: dict[str, str], run: 
         reward=accepted.reward,
         components=dict(accepted.components),
         worker=accepted.worker,
-        picture=_picture(accepted.payload or "", run),
+        picture=media.find(accepted.payload or ""),
     )
-
-
-def _picture(payload: str, run: Path) -> Path | None:
-    """The file, if it is a picture inside the run's folder: a journal may come from an untrusted source."""
-    path = run / payload
-    if not payload.endswith(PICTURE_SUFFIX) or not path.resolve().is_relative_to(run):
-        return None
-    return path if path.is_file() else None

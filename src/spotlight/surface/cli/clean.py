@@ -21,7 +21,7 @@ def clean(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete what a run no longer needs: older checkpoints and weights, tensors, pictures, logs.
+    """Delete what a run no longer needs. Older checkpoints and weights, tensors, pictures, logs.
 
     Settings, journal, report, the last checkpoint and the newest weights stay.
     """

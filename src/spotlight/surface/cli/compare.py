@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotlight.surface.cli import completions
 from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.overrides import Overrides, settings_of
 from spotlight.surface.plain_text import plain
@@ -20,7 +21,9 @@ SETUPS = "reserved-only,spot-no-explore,on-demand,on-demand-all,explore-inline,s
 
 def compare(
     context: typer.Context,
-    task: Annotated[str, typer.Argument(help="The recipe that is run in every setup.")] = "words-large-nft",
+    task: Annotated[
+        str, typer.Argument(help="The recipe that is run in every setup.", autocompletion=completions.recipes)
+    ] = "words-large-nft",
     recipes: Annotated[str, typer.Option(help="Setups, between commas; the first is the baseline.")] = SETUPS,
     profile: Annotated[str, typer.Option(help="Durations: a shipped profile or a JSON file.")] = "h200-qwen-image-512",
     trace: Annotated[str | None, typer.Option(help="How spot machines come and go.")] = "calm",
@@ -34,7 +37,7 @@ def compare(
     out: Annotated[Path, typer.Option(help="Folder of the runs and the picture.")] = Path("runs/compare"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Compare setups in virtual time: iterations, hours and dollars to the same score. Settings as with train."""
+    """Compare setups in virtual time. Iterations, hours and dollars to the same score; settings as with train."""
     from spotlight.control.market.prices import PriceTable
     from spotlight.control.profiles import Profile
     from spotlight.core.errors import InputError

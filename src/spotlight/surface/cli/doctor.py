@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotlight.surface.cli import completions
 from spotlight.surface.cli.overrides import Overrides
 from spotlight.surface.cli.report import AsJson
 
@@ -15,13 +16,16 @@ if TYPE_CHECKING:
 
 def doctor(
     recipe: Annotated[
-        str | None, typer.Argument(help="Also plan the memory and the disk space of this recipe.")
+        str | None,
+        typer.Argument(
+            help="Also plan the memory and the disk space of this recipe.", autocompletion=completions.recipes
+        ),
     ] = None,
     overrides: Overrides = None,
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Examine this machine: software, GPUs, memory, disk, ports. Exit code 3 if a run would fail."""
+    """Examine this machine. Software, GPUs, memory, disk, ports, services; exit code 3 if a run would fail."""
     from spotlight.preflight.machine_state import Health, MachineFacts, examine
 
     findings = list(examine(MachineFacts(runs=runs)))

@@ -14,7 +14,7 @@ RECOVERY_S = 120.0
 
 
 def drain(run: RunName, as_json: AsJson = False) -> None:
-    """Stop a run at the end of its iteration, so that it can be resumed."""
+    """Stop a run at the end of its iteration, resumably."""
     import msgspec
 
     from spotlight.folder import RunFolder
@@ -36,7 +36,7 @@ def drill(
     reserved: Annotated[bool, typer.Option("--reserved", help="Reserved workers too, the trainer included.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Kill workers of a live run on purpose, and watch it recover."""
+    """Kill workers of a live run, and watch it recover."""
     import msgspec
 
     from spotlight.core.events import Accepted, Released, WorkerJoined, WorkerLost

@@ -48,7 +48,7 @@ def evaluate(
     grid: Annotated[Path | None, typer.Option(help="Write the first pictures to this PNG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Score a checkpoint on fixed prompts and seeds: equal checkpoints give equal figures."""
+    """Score a checkpoint on fixed prompts and seeds. Equal checkpoints give equal figures."""
     _check_grid(grid)
     _check_reward(reward)
     with PatientProgress() as progress, _safe_path():

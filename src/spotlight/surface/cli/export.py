@@ -12,7 +12,7 @@ import typer
 from spotlight.core.errors import EnvironmentProblem, InputError
 from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.progress import PatientProgress
-from spotlight.surface.cli.report import AsJson
+from spotlight.surface.cli.report import AsJson, RunName
 from spotlight.surface.plain_text import plain
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Exported(StrEnum):
 
 
 def export(
-    run: Annotated[str, typer.Argument(help="Name or folder of a run.")],
+    run: RunName,
     to: Annotated[Path | None, typer.Option(help="New folder; default RUN/export.")] = None,
     weights: Annotated[
         Exported,
@@ -53,7 +53,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier export in that folder.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run's trained weights for diffusers and ComfyUI, with a model card."""
+    """Write the weights for diffusers and ComfyUI. With a model card."""
     from spotlight.folder import RunFolder
 
     folder = RunFolder.find(run)

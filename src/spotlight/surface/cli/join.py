@@ -6,16 +6,16 @@ from typing import Annotated
 
 import typer
 
-from spotlight.surface.cli.report import AsJson
+from spotlight.surface.cli.report import AsJson, RunName
 
 
 def token(
-    run: Annotated[str, typer.Argument(help="Name or folder of a run.")],
+    run: RunName,
     new: Annotated[bool, typer.Option("--new", help="Revoke the token and make a new one; the run must live.")] = False,
     out: Annotated[str | None, typer.Option(help="File to write; default RUN.token.json; - prints it.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the file with which another machine can join a run that listens (cluster.listen)."""
+    """Write the file with which a machine can join a run. The run must listen (cluster.listen)."""
     from spotlight.folder import RunFolder
     from spotlight.orders import RenewToken
     from spotlight.pools.tokens import token_file_of
@@ -51,7 +51,7 @@ def join(
     name: Annotated[str | None, typer.Option(help="Name of the node; default this machine's.")] = None,
     folder: Annotated[str | None, typer.Option(help="Folder for logs and weights; default joined/RUN-NAME.")] = None,
 ) -> None:
-    """Let this machine work for a run until either ends; Ctrl-C hands its samples back first."""
+    """Let this machine work for a run. Until either ends; Ctrl-C hands its samples back first."""
     import asyncio
 
     import msgspec

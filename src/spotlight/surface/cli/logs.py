@@ -24,7 +24,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until the run ends.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
-    """Show the output of a run's processes: controller, agents, workers, trackers."""
+    """Show the output of a run's processes. Controller, agents, workers, rewards, trackers."""
     import msgspec
 
     from spotlight.folder import RunFolder
@@ -66,7 +66,7 @@ def watch(
     ] = False,
     prices: Prices = None,
 ) -> None:
-    """Watch a run of another terminal: the live panel of `train`, until the run ends. Ctrl-C leaves the run alone."""
+    """Watch a run of another terminal. The live panel of `train`, until the run ends; Ctrl-C leaves the run alone."""
     from spotlight.folder import RunFolder
     from spotlight.surface.cli.report import prices_for
     from spotlight.surface.following import RunFollower

@@ -45,7 +45,9 @@ NOTES = (
 
 
 def plan(
-    recipe: Annotated[str, typer.Argument(help="Shipped recipes or YAML files, joined by +.")],
+    recipe: Annotated[
+        str, typer.Argument(help="Shipped recipes or YAML files, joined by +.", autocompletion=completions.recipes)
+    ],
     more_spot: Annotated[list[int] | None, typer.Argument(hidden=True)] = None,
     profile: Annotated[
         str | None, typer.Option(help="A shipped profile or a JSON file; default the model's own.")
@@ -57,7 +59,7 @@ def plan(
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Simulate a few iterations at steady capacity for several numbers of spot nodes: seconds, previews, dollars."""
+    """Forecast time and cost by numbers of spot nodes. Simulates a few iterations at steady capacity for each."""
     from spotlight.config import load_config
     from spotlight.control.market.prices import PriceTable
     from spotlight.surface.fleets import profile_of

@@ -26,7 +26,7 @@ def pretrain(
     processes: Annotated[int, typer.Option(min=1, help="Processes that render and score.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
-    """Pretrain a tiny family on rendered pictures; run it again to resume."""
+    """Pretrain a tiny family on rendered pictures. Run it again to resume."""
     import msgspec
 
     from spotlight.compute.data.worlds import world

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotlight.surface.cli import completions
 from spotlight.surface.cli.hints import hint
 from spotlight.surface.plain_text import plain
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from spotlight.control.market.prices import PriceTable
     from spotlight.folder import RunFolder
 
-RunName = Annotated[str, typer.Argument(help="Name or folder of a run.")]
+RunName = Annotated[str, typer.Argument(help="Name or folder of a run.", autocompletion=completions.runs)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Prices = Annotated[Path | None, typer.Option(metavar="FILE", help="Price table as CSV; default is the shipped one.")]
 
@@ -31,7 +32,7 @@ NEXT = {
 
 
 def report(run: RunName, as_json: AsJson = False, prices: Prices = None) -> None:
-    """Write the run's report as one self-contained HTML file; with --json, print where slot time went."""
+    """Write the report as one HTML file. With --json, print where slot time went."""
     from spotlight.folder import RunFolder
 
     folder = RunFolder.find(run)
@@ -78,7 +79,7 @@ def status(run: RunName, as_json: AsJson = False, prices: Prices = None) -> None
 
 
 def audit(run: RunName, as_json: AsJson = False) -> None:
-    """Check from the journal alone that no sample was lost, doubled or trained wrongly, and that none is missing.
+    """Check that no sample was lost or trained twice. From the journal alone; also names those that are missing.
 
     Exit code 1 if the check fails.
     """

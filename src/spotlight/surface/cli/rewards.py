@@ -15,8 +15,7 @@ def rewards(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """List rewards with descriptions and versions; a reward with required options, which has no version without
-    them, with the options."""
+    """List rewards with descriptions and versions. Rewards with required options have no version without them."""
     from spotlight.compute.rewards import registry
     from spotlight.core.errors import RewardError
 

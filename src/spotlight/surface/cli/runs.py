@@ -18,7 +18,7 @@ Folder = Annotated[str, typer.Argument(help="Folder of all runs.")]
 
 
 def list_runs(folder: Folder = "runs", as_json: AsJson = False) -> None:
-    """List the runs of a folder: state, iterations, score, and why each stopped."""
+    """List the runs of a folder. State, iterations, score, and why each stopped."""
     from spotlight.core.errors import InputError
     from spotlight.folder import RunFolder
     from spotlight.surface.kept_view import latest

@@ -38,7 +38,7 @@ def sample(
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Draw pictures: the same model, prompt, seed and settings give the same picture."""
+    """Draw pictures of a model or a run. The same prompt, seed and settings give the same picture."""
     _check_files(to, save_latents)
     seeds = seed or [0]
     with PatientProgress() as progress:

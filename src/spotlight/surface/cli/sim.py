@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 def sim(
     context: typer.Context,
-    recipe: Annotated[str, typer.Argument(help="Shipped recipes or YAML files, joined by +.")],
+    recipe: Annotated[
+        str, typer.Argument(help="Shipped recipes or YAML files, joined by +.", autocompletion=completions.recipes)
+    ],
     profile: Annotated[str, typer.Option(help="Durations: a shipped profile or a JSON file.")],
     trace: Annotated[str | None, typer.Option(help="How spot machines come and go: a shipped trace or a file.")] = None,
     numerics: Annotated[str, typer.Option(help="model: drawn from a fit; real: a tiny model really trains.")] = "model",
@@ -27,7 +29,7 @@ def sim(
     prices: Annotated[Path | None, typer.Option(help="Price table as CSV; default is the shipped one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Simulate a run: the real control plane, a virtual clock. Settings as with train."""
+    """Simulate a run in virtual time. The real control plane with durations of a profile; settings as with train."""
     from spotlight.control.market.prices import PriceTable
     from spotlight.control.profiles import Profile
     from spotlight.folder import RunFolder

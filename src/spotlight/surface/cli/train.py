@@ -12,7 +12,7 @@ from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.overrides import Overrides, dotted
 from spotlight.surface.cli.plan import dry_run_lines
 from spotlight.surface.cli.presenting import presentation, watched
-from spotlight.surface.cli.report import Prices
+from spotlight.surface.cli.report import Prices, RunName
 from spotlight.surface.plain_text import plain
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ Detached = Annotated[bool, typer.Option("--detached", hidden=True)]
 
 def train(
     context: typer.Context,
-    recipe: Annotated[str, typer.Argument(help="Shipped recipes or YAML files, joined by +.")] = DEFAULT_RECIPE,
+    recipe: Annotated[
+        str, typer.Argument(help="Shipped recipes or YAML files, joined by +.", autocompletion=completions.recipes)
+    ] = DEFAULT_RECIPE,
     overrides: Overrides = None,
     pace: Annotated[
         str | None,
@@ -122,7 +124,7 @@ def _table_of(recipe: str) -> "Callable[[RunMemory], None]":
 
 
 def resume(
-    run: Annotated[str, typer.Argument(help="Name or folder of a run.")],
+    run: RunName,
     overrides: Overrides = None,
     prices: Prices = None,
     metrics_port: MetricsPort = None,
@@ -130,7 +132,7 @@ def resume(
     background: Background = False,
     detached: Detached = False,
 ) -> None:
-    """Continue a run that was stopped, killed, or lost its machine."""
+    """Continue a run that was stopped or killed."""
     from spotlight.compute.rewards.registry import importing_from
     from spotlight.control.market.prices import PriceTable
     from spotlight.folder import RunFolder, check_unchanged

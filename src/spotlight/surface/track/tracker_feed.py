@@ -13,6 +13,7 @@ from spotlight.control.market.prices import PriceTable
 from spotlight.core.events import Evaluated, IterationDone, Record, RunStopped
 from spotlight.core.work import SlotClass
 from spotlight.surface.formats import score
+from spotlight.surface.media import PictureFolder
 from spotlight.surface.plain_text import plain
 from spotlight.surface.projections import RunView
 from spotlight.surface.timeline import TimelineState
@@ -21,7 +22,6 @@ from spotlight.surface.track.tracker import TrackedPicture, Tracker, safe_name
 PICTURES = 16
 """Held-out pictures per evaluation: the first prompts, the same every time."""
 CAPTION = 300
-LARGEST_BYTES = 4 << 20
 
 
 class TrackerFeed:
@@ -29,7 +29,7 @@ class TrackerFeed:
 
     def __init__(self, folder: Path, prices: PriceTable, prompts: Mapping[str, str]) -> None:
         self.view = RunView()
-        self._folder = folder
+        self._media = PictureFolder(folder)
         self._prices = prices
         self._prompts = prompts
 
@@ -90,9 +90,8 @@ class TrackerFeed:
     def _pictures(self, iteration: int) -> list[TrackedPicture]:
         shown: dict[str, TrackedPicture] = {}
         for picture in sorted(self.view.gallery, key=lambda one: (one.group, one.seed)):
-            path = (self._folder / picture.path).resolve()
-            is_own = path.is_relative_to(self._folder) and path.is_file() and path.stat().st_size <= LARGEST_BYTES
-            if picture.iteration == iteration and is_own:
+            path = self._media.find(picture.path) if picture.iteration == iteration else None
+            if path is not None and path.suffix == ".png" and self._media.is_embeddable(picture.path):
                 key = f"{picture.group:03d}_{picture.seed}"
                 text = plain(self._prompts.get(picture.prompt, picture.prompt), CAPTION)
                 # After a restore an iteration is evaluated again: the later picture counts.
