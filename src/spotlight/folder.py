@@ -22,14 +22,15 @@ RUN/config.json            the resolved recipe
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from spotlight.core.errors import ConfigError, EnvironmentProblem, InputError, suggestion
 from spotlight.core.journal import JournalConfig
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from spotlight.compute.data.prompts import RunPrompts
 
 CHECKPOINTS_KEPT = 2
+NAME_BYTES = 200
+NOT_A_NAME = re.compile(r"^$|^[.\s-]|/|\s$")
 CHANGES_BITS = (
     "cluster.rows", "cluster.threads", "cluster.gang", "train.parallel", "train.sequence_ranks", "reward.terms.device",
     "reward.terms.batch",
@@ -85,6 +88,20 @@ class OutputConfig(Section):
     project: str = Field(default="spotlight", pattern=r"^[A-Za-z0-9_.=-]{1,120}$")
     """Project of the run in a tracker that has projects."""
     journal: JournalConfig = JournalConfig()
+
+    @model_validator(mode="after")
+    def _name_is_a_name(self) -> Self:
+        """A name becomes a folder, and is printed and passed to other commands."""
+        name = self.name
+        if name is not None and (
+            NOT_A_NAME.search(name) or not name.isprintable() or len(name.encode(errors="replace")) > NAME_BYTES
+        ):
+            raise ConfigError(
+                f"output.name is {name!r}, but a run's name is one folder's: 1 to {NAME_BYTES} bytes of printable text "
+                "without / and not beginning with a dot, a dash or a space; choose another, and set output.folder for "
+                "another place."
+            )
+        return self
 
 
 class RunFolder:

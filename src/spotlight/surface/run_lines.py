@@ -12,6 +12,7 @@ import msgspec
 
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.events import Evaluated, IterationDone, ProblemNoted, Record
+from spotlight.surface.json_output import print_json
 from spotlight.surface.liveness import State
 from spotlight.surface.projections import RunView, ScoreInterval
 
@@ -113,4 +114,4 @@ class JsonLines:
 
 
 def print_line(line: RunLine, out: TextIO | None = None) -> None:
-    print(msgspec.json.encode(line).decode(), file=out or sys.stdout, flush=True)
+    print_json(line, out)

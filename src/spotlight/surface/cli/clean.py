@@ -7,6 +7,7 @@ import typer
 
 from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.report import AsJson, RunName
+from spotlight.surface.json_output import print_json
 from spotlight.surface.plain_text import plain
 
 if TYPE_CHECKING:
@@ -85,10 +86,9 @@ def _print(plan: "CleanPlan") -> None:
 
 
 def _print_json(plan: "CleanPlan", is_deleted: bool) -> None:
-    import msgspec
 
     content = {"run": plan.run, "deleted": is_deleted, "bytes": plan.size, "removals": plan.removals}
-    print(msgspec.json.encode(content).decode())
+    print_json(content)
 
 
 def _shown(size: int) -> str:

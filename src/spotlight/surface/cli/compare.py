@@ -9,6 +9,7 @@ import typer
 from spotlight.surface.cli import completions
 from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.overrides import Overrides, settings_of
+from spotlight.surface.json_output import print_json
 from spotlight.surface.plain_text import plain
 
 if TYPE_CHECKING:
@@ -91,10 +92,9 @@ def _show_target(curves: "list[Curve]", target: float, console: "Console") -> No
 
 
 def _print_json(comparison: "Comparison", curves: "list[Curve]", target: float | None, picture: Path) -> None:
-    import msgspec
 
     from spotlight.surface.compare import to_target
 
     reached = {} if target is None else {f"{c.setup} {c.seed}": to_target(c, target) for c in curves}
     found = {"comparison": comparison, "curves": curves, "target": target, "reached": reached, "picture": str(picture)}
-    print(msgspec.json.encode(found).decode())
+    print_json(found)

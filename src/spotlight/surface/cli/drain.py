@@ -8,6 +8,7 @@ import typer
 
 from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.report import AsJson, RunName
+from spotlight.surface.json_output import print_json
 
 RECOVERY_S = 120.0
 """Time for which a drill is watched."""
@@ -15,7 +16,6 @@ RECOVERY_S = 120.0
 
 def drain(run: RunName, as_json: AsJson = False) -> None:
     """Stop a run at the end of its iteration, resumably."""
-    import msgspec
 
     from spotlight.folder import RunFolder
     from spotlight.orders import DrainRun
@@ -24,7 +24,7 @@ def drain(run: RunName, as_json: AsJson = False) -> None:
     folder = RunFolder.find(run)
     done = order(folder, DrainRun())
     if as_json:
-        print(msgspec.json.encode({"run": str(folder.path), "sentence": done.sentence}).decode())
+        print_json({"run": str(folder.path), "sentence": done.sentence})
         return
     typer.echo(done.sentence)
     hint("watch", run, why="until it has stopped; `spotlight resume` continues it")
@@ -37,12 +37,12 @@ def drill(
     as_json: AsJson = False,
 ) -> None:
     """Kill workers of a live run, and watch it recover."""
-    import msgspec
 
     from spotlight.core.events import Accepted, Released, WorkerJoined, WorkerLost
     from spotlight.core.journal import read
     from spotlight.folder import RunFolder
     from spotlight.orders import DrillRun
+    from spotlight.surface.cli.progress import PatientProgress
     from spotlight.surface.ordering import order
 
     folder = RunFolder.find(run)
@@ -51,19 +51,21 @@ def drill(
     killed = set(done.workers)
     slots = {worker.rpartition(".")[0] for worker in killed}
     released: set[str] = set()
-    for _ in _watching():
-        since = list(read(folder.journal, after=done.seq - 1))
-        lost = {e.worker for r in since if isinstance(e := r.event, WorkerLost)} & killed
-        released |= {e.request for r in since if isinstance(e := r.event, Released)}
-        back = {e.worker.rpartition(".")[0] for r in since if isinstance(e := r.event, WorkerJoined)} & slots
-        accepted = {e.request for r in since if isinstance(e := r.event, Accepted)}
-        recovered = bool(since) and lost == killed and back == slots and released <= accepted
-        if recovered:
-            break
+    with PatientProgress() as progress:
+        for _ in _watching():
+            since = list(read(folder.journal, after=done.seq - 1))
+            lost = {e.worker for r in since if isinstance(e := r.event, WorkerLost)} & killed
+            released |= {e.request for r in since if isinstance(e := r.event, Released)}
+            back = {e.worker.rpartition(".")[0] for r in since if isinstance(e := r.event, WorkerJoined)} & slots
+            accepted = {e.request for r in since if isinstance(e := r.event, Accepted)}
+            progress.report("slots that are back", len(back), len(slots))
+            recovered = bool(since) and lost == killed and back == slots and released <= accepted
+            if recovered:
+                break
     seconds = since[-1].at - since[0].at if since else 0.0
     if as_json:
         content = {"workers": done.workers, "recovered": recovered, "seconds": seconds, "samples": len(released)}
-        print(msgspec.json.encode(content).decode())
+        print_json(content)
     elif recovered:
         typer.echo(
             f"all {len(slots)} slots are back and the {len(released)} samples that were under way are finished "

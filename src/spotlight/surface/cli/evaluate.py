@@ -1,6 +1,5 @@
 """`spotlight evaluate`: the held-out score of a checkpoint, with its interval and a picture grid."""
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ import typer
 from spotlight.core.errors import InputError
 from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.progress import PatientProgress
+from spotlight.surface.json_output import print_json
 
 if TYPE_CHECKING:
     from spotlight.compute.data.worlds import World
@@ -144,7 +144,7 @@ def _write_grid(scored: "Evaluation", path: Path) -> None:
 def _show(about: Mapping[str, object], figures: "Mapping[str, Estimate]", rewards: list[str], as_json: bool) -> None:
     """Print one JSON line or a table."""
     if as_json:
-        print(json.dumps({**about, "figures": {name: vars(figure) for name, figure in figures.items()}}))
+        print_json({**about, "figures": {name: vars(figure) for name, figure in figures.items()}})
         return
     from rich.table import Table
 

@@ -13,6 +13,7 @@ from spotlight.core.errors import EnvironmentProblem, InputError
 from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.progress import PatientProgress
 from spotlight.surface.cli.report import AsJson, RunName
+from spotlight.surface.json_output import print_json
 from spotlight.surface.plain_text import plain
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def export(
             shutil.rmtree(scratch, ignore_errors=True)
         progress.report("exporting", 1, 1)
     if as_json:
-        print(json.dumps({"folder": str(target), **json.loads((target / MARK).read_text())}))
+        print_json({"folder": str(target), **json.loads((target / MARK).read_text())})
         return
     typer.echo(f"{plain(target)}: {', '.join(sorted(path.name for path in target.iterdir()))}")
     hint("sample", run, "--prompt", '"..."', "--before-after", why="pictures of base and trained model")

@@ -1,12 +1,12 @@
 """`spotlight join` and `spotlight token`: other machines for a run that listens."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from spotlight.surface.cli.report import AsJson, RunName
+from spotlight.surface.json_output import print_json
 
 
 def token(
@@ -32,7 +32,7 @@ def token(
     path = Path(out or f"{folder.name}.token.json")
     found.write(path)
     if as_json:
-        print(json.dumps({"file": str(path.resolve()), "address": found.address, "run": str(folder.path)}))
+        print_json({"file": str(path.resolve()), "address": found.address, "run": str(folder.path)})
         return
     typer.echo(
         f"wrote {path}, which only you can read; copy it, with the mode 600, to the other machine and run there:"

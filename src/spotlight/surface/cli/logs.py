@@ -7,6 +7,7 @@ import typer
 
 from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.report import Prices, RunName
+from spotlight.surface.json_output import print_json
 from spotlight.surface.plain_text import plain
 
 if TYPE_CHECKING:
@@ -25,15 +26,16 @@ def logs(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Show the output of a run's processes. Controller, agents, workers, rewards, trackers."""
-    import msgspec
-
     from spotlight.folder import RunFolder
     from spotlight.surface.following import RunFollower
     from spotlight.surface.kept_view import latest
     from spotlight.surface.log_files import LogFiles, LogLine
 
     def show(line: LogLine) -> None:
-        print(msgspec.json.encode(line).decode() if as_json else f"{line.process} | {line.line}", flush=follow)
+        if as_json:
+            print_json(line)
+        else:
+            print(f"{plain(line.process)} | {line.line}", flush=follow)
 
     folder = RunFolder.find(run)
     files = LogFiles(folder.path, tuple(worker or ()))

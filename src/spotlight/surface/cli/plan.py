@@ -8,7 +8,8 @@ import typer
 
 from spotlight.core.errors import InputError
 from spotlight.surface.cli.hints import hint
-from spotlight.surface.cli.overrides import Overrides
+from spotlight.surface.cli.overrides import Overrides, RecipeName
+from spotlight.surface.json_output import print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,9 +46,7 @@ NOTES = (
 
 
 def plan(
-    recipe: Annotated[
-        str, typer.Argument(help="Shipped recipes or YAML files, joined by +.", autocompletion=completions.recipes)
-    ],
+    recipe: RecipeName,
     more_spot: Annotated[list[int] | None, typer.Argument(hidden=True)] = None,
     profile: Annotated[
         str | None, typer.Option(help="A shipped profile or a JSON file; default the model's own.")
@@ -71,9 +70,7 @@ def plan(
     forecasts = _forecasts(config, recipe, assumed, counts)
     about = _about(config, recipe, assumed)
     if as_json:
-        import msgspec
-
-        print(msgspec.json.encode({**about, "forecasts": forecasts}).decode())
+        print_json({**about, "forecasts": forecasts})
         return
     from spotlight.surface.terminal import terminal
 

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotlight.surface.json_output import print_json
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -27,7 +29,6 @@ def pretrain(
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
     """Pretrain a tiny family on rendered pictures. Run it again to resume."""
-    import msgspec
 
     from spotlight.compute.data.worlds import world
     from spotlight.compute.models.families import usable_device
@@ -55,7 +56,7 @@ def pretrain(
             console.print(f"resumed {folder} at step {trainer.step}")
         last = train(trainer, folder, pool, console)
     if as_json and last is not None:
-        print(msgspec.json.encode(last).decode())
+        print_json(last)
 
 
 def train(trainer: "Pretrainer", folder: Path, pool: "RewardPool", console: "Console") -> "PretrainCheckpoint | None":

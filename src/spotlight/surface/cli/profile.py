@@ -14,6 +14,7 @@ from spotlight.compute.profiling.speed import Speed
 from spotlight.core.errors import ConfigError, InputError, suggestion
 from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.progress import PatientProgress
+from spotlight.surface.json_output import print_json
 
 if TYPE_CHECKING:
     from spotlight.compute.profiling.company import Company
@@ -217,9 +218,7 @@ def _lent(base: "Profile", subject: "ProfiledModel", here: str) -> "dict[Operati
 
 def _show(found: "Profile", path: Path, as_json: bool) -> None:
     if as_json:
-        import msgspec
-
-        print(msgspec.json.encode(found).decode())
+        print_json(found)
         return
     from rich.table import Table
 

@@ -1,6 +1,5 @@
 """`spotlight report`, `status` and `audit`: three ways to read a run's journal, live or finished."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +7,7 @@ import typer
 
 from spotlight.surface.cli import completions
 from spotlight.surface.cli.hints import hint
+from spotlight.surface.json_output import print_json
 from spotlight.surface.plain_text import plain
 
 if TYPE_CHECKING:
@@ -34,26 +34,28 @@ NEXT = {
 def report(run: RunName, as_json: AsJson = False, prices: Prices = None) -> None:
     """Write the report as one HTML file. With --json, print where slot time went."""
     from spotlight.folder import RunFolder
+    from spotlight.surface.cli.progress import PatientProgress
 
     folder = RunFolder.find(run)
-    page = write(folder, prices_for(folder, prices))
+    with PatientProgress() as progress:
+        progress.report("writing the report", 0, 1)
+        page = write(folder, prices_for(folder, prices))
     if as_json:
-        print(slot_time(folder, page))
+        print_json(slot_time(folder, page))
     else:
         typer.echo(plain(page))
         hint("export", run, why="weights for diffusers and ComfyUI")
 
 
-def slot_time(folder: "RunFolder", page: Path) -> str:
-    """Slot seconds by activity and class, of the run and of each iteration, as JSON."""
+def slot_time(folder: "RunFolder", page: Path) -> dict[str, object]:
+    """Slot seconds by activity and class, of the run and of each iteration."""
     import msgspec
 
     from spotlight.control.market.bubbles import bubbles_of
     from spotlight.surface.kept_view import latest
 
     found = bubbles_of(latest(folder.journal).meter)
-    content = {"report": str(page), "idle_share": found.idle_shares(), **msgspec.structs.asdict(found)}
-    return msgspec.json.encode(content).decode()
+    return {"report": str(page), "idle_share": found.idle_shares(), **msgspec.structs.asdict(found)}
 
 
 def status(run: RunName, as_json: AsJson = False, prices: Prices = None) -> None:
@@ -62,14 +64,14 @@ def status(run: RunName, as_json: AsJson = False, prices: Prices = None) -> None
     from spotlight.surface.kept_view import latest
     from spotlight.surface.liveness import standing_of
     from spotlight.surface.panel import panel
-    from spotlight.surface.status import as_json as status_json
+    from spotlight.surface.status import status as status_of
 
     folder = RunFolder.find(run)
     table = prices_for(folder, prices)
     view = latest(folder.journal)
     standing = standing_of(view, folder.path)
     if as_json:
-        print(status_json(view, table, standing))
+        print_json(status_of(view, table, standing))
         return
     from spotlight.surface.terminal import terminal
 
@@ -84,10 +86,13 @@ def audit(run: RunName, as_json: AsJson = False) -> None:
     Exit code 1 if the check fails.
     """
     from spotlight.folder import RunFolder
+    from spotlight.surface.cli.progress import PatientProgress
 
-    found = verdict(RunFolder.find(run))
+    with PatientProgress() as progress:
+        progress.report("reading the journal", 0, 1)
+        found = verdict(RunFolder.find(run))
     if as_json:
-        print(json.dumps({"clean": found.clean, "whole": found.whole, "sentences": found.sentences()}))
+        print_json({"clean": found.clean, "whole": found.whole, "sentences": found.sentences()})
     else:
         for sentence in found.sentences():
             typer.echo(plain(sentence))

@@ -1,6 +1,5 @@
 """`spotlight list`: all runs of a folder, with their states."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +7,7 @@ import typer
 
 from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.report import AsJson
+from spotlight.surface.json_output import print_json
 
 if TYPE_CHECKING:
     from spotlight.folder import RunFolder
@@ -21,6 +21,7 @@ def list_runs(folder: Folder = "runs", as_json: AsJson = False) -> None:
     """List the runs of a folder. State, iterations, score, and why each stopped."""
     from spotlight.core.errors import InputError
     from spotlight.folder import RunFolder
+    from spotlight.surface.cli.progress import PatientProgress
     from spotlight.surface.kept_view import latest
     from spotlight.surface.liveness import standing_of
 
@@ -28,15 +29,17 @@ def list_runs(folder: Folder = "runs", as_json: AsJson = False) -> None:
     if not root.is_dir():
         raise InputError(f"there is no folder {folder}, so there are no runs in it; start one with `spotlight train`.")
     found = []
-    for config in sorted(root.glob("*/config.json")):
-        run = RunFolder(config.parent)
-        try:
-            view = latest(run.journal)
-            found.append(_row(run, view, standing_of(view, run.path)))
-        except InputError as error:
-            found.append(_unreadable(run, str(error)))
+    runs = [RunFolder(config.parent) for config in sorted(root.glob("*/config.json"))]
+    with PatientProgress() as progress:
+        for number, run in enumerate(runs):
+            progress.report("reading runs", number, len(runs))
+            try:
+                view = latest(run.journal)
+                found.append(_row(run, view, standing_of(view, run.path)))
+            except InputError as error:
+                found.append(_unreadable(run, str(error)))
     if as_json:
-        print(json.dumps(found))
+        print_json(found)
         return
     _print(found, folder)
 

@@ -1,6 +1,5 @@
 """`spotlight sample`: pictures of a model or of a run, by prompt and seed, alone or beside the base model's."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ from spotlight.core.errors import InputError
 from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.progress import PatientProgress
 from spotlight.surface.cli.report import AsJson
+from spotlight.surface.json_output import print_json
 
 if TYPE_CHECKING:
     from spotlight.compute.models.loaded import LoadedModel
@@ -74,7 +74,7 @@ def sample(
             "prompts": prompt, "seeds": seeds, "size": str(sampling.size), "steps": sampling.steps,
             "guidance": sampling.guidance, "before_after": before_after,
         }  # fmt: skip
-        print(json.dumps(content))
+        print_json(content)
         return
     made = f"{len(pairs)} pictures" if len(pairs) > 1 else "1 picture"
     typer.echo(f"{to}: {made}, {sampling.size}, {sampling.steps} steps, guidance {sampling.guidance:g}")

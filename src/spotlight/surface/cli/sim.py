@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotlight.surface.cli.hints import hint
-from spotlight.surface.cli.overrides import Overrides, settings_of
+from spotlight.surface.cli.overrides import Overrides, RecipeName, settings_of
+from spotlight.surface.json_output import print_json
 from spotlight.surface.plain_text import plain
 
 if TYPE_CHECKING:
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
 
 def sim(
     context: typer.Context,
-    recipe: Annotated[
-        str, typer.Argument(help="Shipped recipes or YAML files, joined by +.", autocompletion=completions.recipes)
-    ],
+    recipe: RecipeName,
     profile: Annotated[str, typer.Option(help="Durations: a shipped profile or a JSON file.")],
     trace: Annotated[str | None, typer.Option(help="How spot machines come and go: a shipped trace or a file.")] = None,
     numerics: Annotated[str, typer.Option(help="model: drawn from a fit; real: a tiny model really trains.")] = "model",
@@ -50,7 +49,6 @@ def sim(
 
 
 def _show(outcome: "SimulationEnd", folder: "RunFolder", prices: "PriceTable", as_json: bool) -> None:
-    import msgspec
 
     from spotlight.surface.kept_view import latest
     from spotlight.surface.panel import panel
@@ -59,7 +57,7 @@ def _show(outcome: "SimulationEnd", folder: "RunFolder", prices: "PriceTable", a
     view = latest(folder.journal)
     if as_json:
         found = {"outcome": outcome, "status": status(view, prices)}
-        print(msgspec.json.encode(found).decode())
+        print_json(found)
         return
     from spotlight.surface.cli.report import verdict, write
     from spotlight.surface.terminal import terminal

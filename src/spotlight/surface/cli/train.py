@@ -9,10 +9,11 @@ import typer
 
 from spotlight.core.errors import ConfigError
 from spotlight.surface.cli.hints import hint
-from spotlight.surface.cli.overrides import Overrides, dotted
+from spotlight.surface.cli.overrides import Overrides, RecipeName, dotted
 from spotlight.surface.cli.plan import dry_run_lines
 from spotlight.surface.cli.presenting import presentation, watched
 from spotlight.surface.cli.report import Prices, RunName
+from spotlight.surface.json_output import print_json
 from spotlight.surface.plain_text import plain
 
 if TYPE_CHECKING:
@@ -37,9 +38,7 @@ Detached = Annotated[bool, typer.Option("--detached", hidden=True)]
 
 def train(
     context: typer.Context,
-    recipe: Annotated[
-        str, typer.Argument(help="Shipped recipes or YAML files, joined by +.", autocompletion=completions.recipes)
-    ] = DEFAULT_RECIPE,
+    recipe: RecipeName = DEFAULT_RECIPE,
     overrides: Overrides = None,
     pace: Annotated[
         str | None,
@@ -97,7 +96,6 @@ def train(
 
 def _begin(verb: list[str], settings: list[str], prices: Path | None, as_json: bool) -> None:
     """Start the run as a process of its own, which makes all checks."""
-    import msgspec
 
     from spotlight.surface.background import Detached, start
 
@@ -105,7 +103,7 @@ def _begin(verb: list[str], settings: list[str], prices: Path | None, as_json: b
     priced = [] if prices is None else ["--prices", str(prices)]
     begun = start([*verb, *given, *priced])
     if as_json:
-        print(msgspec.json.encode(Detached(str(begun.folder.path), begun.process.pid)).decode())
+        print_json(Detached(str(begun.folder.path), begun.process.pid))
         return
     typer.echo(f"run folder: {plain(begun.folder.path)}; its process is {begun.process.pid}")
     hint("watch", begun.folder.path, why="also status, logs, drain")
