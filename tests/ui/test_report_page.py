@@ -76,7 +76,7 @@ def test_report_follows_the_colour_scheme(browser, report: Path):
 
 def test_report_timeline_is_also_a_table(browser, report: Path):
     page = opened(browser, report, 1280, "light")
-    rows = page.locator("#timeline details:has-text('The same as a table') tbody tr")
+    rows = page.locator("[data-panel=timeline] details:has-text('The same as a table') tbody tr")
     assert not rows.first.is_visible()
     page.get_by_text("The same as a table").click()
     assert rows.first.is_visible()

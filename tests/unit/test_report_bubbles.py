@@ -70,7 +70,10 @@ def test_idle_of_each_iteration_is_shown_once_there_are_two():
         *done,
         (100, worked(Activity.ROLLOUT, 40, 90, SPOT)),
     )
-    assert rows_of(shown(view, "slot_time").partition("<details")[2]) == {"0": ["40 s", "75 %"], "1": ["50 s", "0 %"]}
+    assert rows_of(shown(view, "slot_time").partition("Idle in each iteration")[2]) == {
+        "0": ["40 s", "75 %"],
+        "1": ["50 s", "0 %"],
+    }
 
 
 @pytest.mark.parametrize("kind", list(Activity))

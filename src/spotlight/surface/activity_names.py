@@ -18,5 +18,5 @@ LABELS = {
 }
 METERED = (Activity.REGROUP, Activity.LOST)
 """Activities known as sums only, not as spans: only the bill shows them."""
-SPANNED = tuple(one for one in LABELS if one not in (Activity.IDLE, *METERED))
+SPANNED: tuple[Activity, ...] = tuple(one for one in LABELS if one not in (Activity.IDLE, *METERED))
 """Activities that a timeline shows as spans."""

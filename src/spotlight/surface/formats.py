@@ -79,9 +79,10 @@ def score(value: float) -> str:
     return f"{value:.2f}" if math.isfinite(value) else UNKNOWN
 
 
+LONGEST_NAME = 60
 NAMES = {"exact": "exact match", "geneval": "GenEval score"}
 
 
 def score_name(name: str) -> str:
-    """Readable name of a held-out score."""
-    return NAMES.get(name, name.replace("_", " "))
+    """Readable name of a score; a reward may have any name."""
+    return NAMES.get(name) or shortened(plain(name.replace("_", " ")), LONGEST_NAME)

@@ -12,18 +12,12 @@ import msgspec
 from spotlight.core.events import Accepted, AnyEvent, Compared, Dropped, Issued
 from spotlight.core.types import PromptId
 from spotlight.core.work import RequestId, Work, place_of
-from spotlight.surface.sample_counts import work_of
 
 TOTAL = "reward"
+ROLLOUT = f"{Work.ROLLOUT.value}/"
+"""Start of the ids of rollouts."""
 EXTREMES_KEPT = 6
 """Groups of the newest iteration whose best and worst samples are kept, by contrast."""
-
-
-class ScoredSample(msgspec.Struct, frozen=True):
-    """Rewards of one rollout by component; `reward` is the one that is trained on."""
-
-    seed: int
-    rewards: dict[str, float]
 
 
 class RewardRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,46 +48,54 @@ class RewardView(msgspec.Struct, kw_only=True):
     rows: dict[int, RewardRow] = {}
     extremes: list[GroupExtremes] = []
     """Groups of the newest compared iteration, the largest contrast first."""
-    scored: dict[RequestId, ScoredSample] = {}
-    """Accepted rollouts that are not compared yet."""
+    scored: dict[RequestId, dict[str, float]] = {}
+    """Rewards by component of accepted rollouts that are not compared yet; `reward` is the one that is trained on."""
     prompts: dict[int, dict[int, PromptId]] = {}
     """Prompts of issued rollouts that are not compared yet, by iteration and group."""
 
     def apply(self, event: AnyEvent) -> None:
+        if isinstance(event, Accepted):
+            if event.request.startswith(ROLLOUT):
+                self._accept(event)
+            return
         match event:
             case Issued(requests=requests):
                 for request in requests:
                     if request.work is Work.ROLLOUT:
                         self.prompts.setdefault(request.iteration, {})[request.group] = request.sample.prompt
-            case Accepted(request=request) if work_of(request) is Work.ROLLOUT:
-                if math.isfinite(event.reward):
-                    rewards = {TOTAL: event.reward, **event.components}
-                    self.scored[request] = ScoredSample(place_of(request)[3], rewards)
-                else:
-                    self.scored.pop(request, None)
-            case Dropped(request=request):
-                self.scored.pop(request, None)
+            case Dropped(request=dropped):
+                self.scored.pop(dropped, None)
             case Compared(iteration=iteration):
                 self._compare(iteration)
             case _:
                 pass
 
+    def _accept(self, accepted: Accepted) -> None:
+        if math.isfinite(accepted.reward):
+            self.scored[accepted.request] = {TOTAL: accepted.reward, **accepted.components}
+        else:
+            self.scored.pop(accepted.request, None)
+
     def _compare(self, iteration: int) -> None:
-        groups: dict[int, list[ScoredSample]] = {}
-        for request in [each for each in self.scored if place_of(each)[1] <= iteration]:
-            sample = self.scored.pop(request)
-            _, of, group, _ = place_of(request)
-            if of == iteration:
-                groups.setdefault(group, []).append(sample)
+        groups: dict[int, dict[int, dict[str, float]]] = {}
+        """Rewards by group and seed."""
+        for request in list(self.scored):
+            _, of, group, seed = place_of(request)
+            if of <= iteration:
+                rewards = self.scored.pop(request)
+                if of == iteration:
+                    groups.setdefault(group, {})[seed] = rewards
         prompts = self.prompts.pop(iteration, {})
         if not groups:
             return
-        samples = [sample for members in groups.values() for sample in members]
-        names = [name for name in samples[0].rewards if all(name in sample.rewards for sample in samples)]
-        spreads = [pstdev(sample.rewards[TOTAL] for sample in members) for members in groups.values() if members[1:]]
+        samples = [rewards for members in groups.values() for rewards in members.values()]
+        names = [name for name in samples[0] if all(name in rewards for rewards in samples)]
+        spreads = [
+            pstdev(rewards[TOTAL] for rewards in members.values()) for members in groups.values() if len(members) > 1
+        ]
         self.rows[iteration] = RewardRow(
             iteration=iteration,
-            means={name: fmean(sample.rewards[name] for sample in samples) for name in names},
+            means={name: fmean(rewards[name] for rewards in samples) for name in names},
             spread=fmean(spreads) if spreads else None,
             groups=len(groups),
             flat=sum(spread == 0.0 for spread in spreads),
@@ -102,8 +104,8 @@ class RewardView(msgspec.Struct, kw_only=True):
         self.extremes = sorted(found, key=lambda one: one.low - one.high)[:EXTREMES_KEPT]
 
 
-def _extremes(prompt: PromptId, members: list[ScoredSample]) -> GroupExtremes:
-    low, high = (choose(members, key=lambda sample: sample.rewards[TOTAL]) for choose in (min, max))
+def _extremes(prompt: PromptId, members: dict[int, dict[str, float]]) -> GroupExtremes:
+    low, high = (choose(members, key=lambda seed: members[seed][TOTAL]) for choose in (min, max))
     return GroupExtremes(
-        prompt=prompt, low=low.rewards[TOTAL], low_seed=low.seed, high=high.rewards[TOTAL], high_seed=high.seed
+        prompt=prompt, low=members[low][TOTAL], low_seed=low, high=members[high][TOTAL], high_seed=high
     )

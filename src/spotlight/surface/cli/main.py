@@ -15,6 +15,7 @@ from spotlight.core.errors import SpotlightError
 from spotlight.surface.cli import (
     clean,
     compare,
+    dashboard,
     doctor,
     drain,
     evaluate,
@@ -50,6 +51,7 @@ app.command("resume", cls=SettingsCommand)(train.resume)
 app.command("list")(runs.list_runs)
 app.command("status")(report.status)
 app.command("report")(report.report)
+app.command("dashboard")(dashboard.dashboard)
 app.command("audit")(report.audit)
 app.command("watch")(logs.watch)
 app.command("logs")(logs.logs)

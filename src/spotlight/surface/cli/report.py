@@ -103,15 +103,10 @@ def audit(run: RunName, as_json: AsJson = False) -> None:
 
 def verdict(folder: "RunFolder") -> "AuditReport":
     from spotlight.control.ledger.audit import audit
-    from spotlight.control.ledger.findings import Bounds
-    from spotlight.control.pipeline.config import PipelineConfig
     from spotlight.core.journal import read
+    from spotlight.surface.auditing import bounds_of
 
-    config = folder.read_config()
-    # Runs of versions without this section had no overlap.
-    pipeline = PipelineConfig.model_validate(config.get("pipeline", {}))
-    bounds = Bounds.promised(pipeline, config["cluster"]["commit_every"], bool(config["deterministic"]))
-    return audit(read(folder.journal), bounds)
+    return audit(read(folder.journal), bounds_of(folder.read_config()))
 
 
 def prices_for(folder: "RunFolder", path: Path | None) -> "PriceTable":

@@ -23,6 +23,15 @@ def report_fragments(panels: Panels, view: RunView, media: Callable[[str], str])
     return {name: _fragment(name, panels, is_live=False, media=media, drawing=drawings.get(name)) for name in PANELS}
 
 
+def page_fragments(panels: Panels, view: RunView, media: Callable[[str], str]) -> dict[str, Markup]:
+    """All panels for the live page, which draws charts and timeline itself."""
+    crews = drawn_crews(panels.crews, view) if panels.crews is not None else None
+    return {
+        name: _fragment(name, panels, is_live=True, media=media, drawing=crews if name == "crews" else None)
+        for name in PANELS
+    }
+
+
 def _fragment(name: str, panels: Panels, *, is_live: bool, media: Callable[[str], str], drawing: object) -> Markup:
     panel = getattr(panels, name)
     return rendered(f"panel_{name}.html", p=panel, is_live=is_live, media=media, drawing=drawing)

@@ -4,6 +4,7 @@ Invariant: no template marks text of a run as safe (tests/unit/test_hostile_text
 """
 
 import datetime
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from markupsafe import Markup
 
 from spotlight.surface import formats
 from spotlight.surface.activity_names import LABELS, SPANNED
-from spotlight.surface.html.chart_drawing import drawn_chart, shown
+from spotlight.surface.html.chart_drawing import drawn_chart, path_of, shown
 from spotlight.surface.html.crew_drawing import shade
+from spotlight.surface.html.scales import Scale
 
 TEMPLATES = Path(__file__).with_name("templates")
 STATIC = Path(__file__).with_name("static")
@@ -43,11 +45,14 @@ def environment() -> Environment:
             "duration": formats.duration,
             "frames": lambda strip: [(one.iteration, one.path, one.words, one.is_video) for one in strip.pictures],
             "json": lambda value: msgspec.json.encode(value).decode(),
+            # Fragments that were rendered before; everything else is escaped.
+            "markup": Markup,
             "percent": lambda share: formats.UNKNOWN if share is None else formats.percent(share),
             "score": lambda value: formats.UNKNOWN if value is None else formats.score(value),
             "score_name": formats.score_name,
             "short": lambda text: formats.shortened(text, LONGEST_TEXT),
             "shown": shown,
+            "spark": _spark,
             "took": formats.took,
             "utc": _utc,
         }
@@ -64,6 +69,12 @@ def rendered(template: str, **context: Any) -> Markup:
 def _finalized(value: Any) -> Any:
     """Every value that a template writes passes here before it is escaped."""
     return formats.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _spark(values: Sequence[float]) -> str:
+    """Points of a small line, 120 by 28."""
+    x, y = Scale(0, len(values) - 1, 2, 118), Scale(min(values), max(values), 25, 3)
+    return path_of((x(number), y(value)) for number, value in enumerate(values))
 
 
 def _utc(wall: float) -> str:

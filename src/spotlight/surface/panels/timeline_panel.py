@@ -51,6 +51,7 @@ class TimelinePanel(msgspec.Struct, frozen=True, kw_only=True):
     losses: LossStatus
     notices: int
     withdrawn: int
+    crews_formed: int
     regroups: int
     reconnects: int
     iterations: int
@@ -68,6 +69,7 @@ def timeline_panel(view: RunView) -> TimelinePanel:
         losses=loss_status(view),
         notices=len(notices),
         withdrawn=sum(notice.withdrawn for notice in notices),
+        crews_formed=view.timeline.crews_formed,
         regroups=len(view.crews.regroups),
         reconnects=len(view.timeline.reconnects),
         iterations=len(view.iterations),
