@@ -20,7 +20,7 @@ from spotlight.core.journal import Journal
 from spotlight.folder import OutputConfig, RunFolder
 from spotlight.surface.cli.main import app
 from spotlight.surface.projections import RunView
-from spotlight.surface.run_lines import EvaluationLine, IterationLine, JsonLines, ProblemLine, StartedLine
+from spotlight.surface.run_lines import EvaluationLine, IterationDoneLine, JsonLines, ProblemLine, StartedLine
 
 WITHOUT_DATA = {"join"}
 """Verbs that work until they are stopped and have no result."""
@@ -81,15 +81,15 @@ def test_lines_of_train_are_typed_and_in_the_order_of_the_journal(tmp_path: Path
     with JsonLines(tmp_path / "run", 2, RunView(), PriceTable.load()) as lines:
         for record in [*records, noted]:
             lines.apply(record)
-    kinds = StartedLine | IterationLine | EvaluationLine | ProblemLine
+    kinds = StartedLine | IterationDoneLine | EvaluationLine | ProblemLine
     found = [msgspec.json.decode(line, type=kinds) for line in out.getvalue().splitlines()]
     assert [type(line).__name__ for line in found] == [
-        "StartedLine", "EvaluationLine", "IterationLine", "EvaluationLine", "IterationLine", "EvaluationLine",
+        "StartedLine", "EvaluationLine", "IterationDoneLine", "EvaluationLine", "IterationDoneLine", "EvaluationLine",
         "ProblemLine",
     ]  # fmt: skip
     view = lines.view
     assert found[1] == EvaluationLine(iteration=0, seconds=view.evaluations[0].at, scores=view.evaluations[0].scores)
-    assert found[4] == IterationLine(
+    assert found[4] == IterationDoneLine(
         iteration=1,
         seconds=view.iterations[1].at,
         rollout_s=8.0,

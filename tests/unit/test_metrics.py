@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import os
 import re
 import socket
 from pathlib import Path
@@ -10,13 +11,18 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
+from asgi_client import request
 from launch_files import MONITORING
+from recorded_folder import recorded_folder
 from story_journal import story
 
 from spotlight.config import load_config
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.events import Evaluated, IterationDone, Record, RunStarted
+from spotlight.presence import appear
+from spotlight.surface.dashboard.dashboard_app import dashboard_app
+from spotlight.surface.dashboard.run_index import RunIndex
 from spotlight.surface.liveness import standing_of
 from spotlight.surface.metrics import METRICS, MetricSettings, measure, render
 from spotlight.surface.metrics_server import CLIENTS, MetricsServer
@@ -158,6 +164,20 @@ def test_the_rules_cover_progress_spot_reward_and_budget():
     scraped = yaml.safe_load((MONITORING / "prometheus.yaml").read_text())
     assert scraped["rule_files"] == ["alerts.yaml"]
     assert [job["job_name"] for job in scraped["scrape_configs"]] == ["spotlight"]
+
+
+def test_a_folder_of_runs_has_metrics_of_those_that_are_recent(tmp_path: Path):
+    runs = [recorded_folder(tmp_path / name, story(2)) for name in ("new", "old", "live", "broken")]
+    for name in ("old", "live"):
+        for segment in (tmp_path / name / "journal").glob("segment-*"):
+            os.utime(segment, (0, 0))
+    appear(tmp_path / "live")
+    (tmp_path / "broken" / "config.json").write_text("{}")
+    page = request(dashboard_app(RunIndex(tmp_path, PRICES)), "/metrics")
+    assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = parsed(page.text)
+    assert {value for _, labels in found for name, value in labels if name == "run"} == {"new", "live"}
+    assert len(runs) == 4
 
 
 async def asked(port: int, request: bytes) -> bytes:

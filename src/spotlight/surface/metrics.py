@@ -1,26 +1,34 @@
 """A run as Prometheus metrics: the text format, rendered from the view; no dependency.
 
-`spotlight train --metrics-port` serves it while the run lives; the page of several runs joins their families. Values
-are those of `spotlight status`. launch/monitoring has a Grafana board and alert rules over these names, and
+`spotlight train --metrics-port` serves it while the run lives, `spotlight dashboard` for the recent runs of a folder.
+Values are those of `spotlight status`. launch/monitoring has a Grafana board and alert rules over these names, and
 tests/unit/test_metrics.py checks that every name that they use exists.
 """
 
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from spotlight.control.market.prices import PriceTable
+from spotlight.core.errors import InputError
 from spotlight.core.events import SAMPLES
+from spotlight.core.segments import list_segments
 from spotlight.core.work import SlotClass
-from spotlight.surface.liveness import RunStanding, State
+from spotlight.folder import RunFolder
+from spotlight.presence import read_beat
+from spotlight.surface.kept_view import latest
+from spotlight.surface.liveness import RunStanding, State, standing_of
 from spotlight.surface.plain_text import plain
 from spotlight.surface.projections import RunView
 from spotlight.surface.timeline import TimelineState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LABEL_LENGTH = 200
+RECENT_S = 3600.0
+"""A page of several runs shows one for this long after its last record, so that its end is seen."""
 
 
 class MetricKind(NamedTuple):
@@ -107,6 +115,27 @@ def measure(
     ):
         if value is not None and math.isfinite(value):
             yield Measured(name, {"run": run, **labels}, value)
+
+
+def measure_recent(folders: Iterable[RunFolder], prices: PriceTable) -> Iterator[Measured]:
+    """Values of the runs that are live or were so within `RECENT_S`; a folder that is not a whole run has none."""
+    for folder in folders:
+        if not _is_recent(folder):
+            continue
+        try:
+            view = latest(folder.journal)
+            settings = MetricSettings.of(folder.read_config())
+        except (InputError, KeyError):
+            continue
+        yield from measure(folder.name, view, standing_of(view, folder.path), settings, prices)
+
+
+def _is_recent(folder: RunFolder) -> bool:
+    beat = read_beat(folder.path)
+    if beat is not None and beat.is_alive:
+        return True
+    segments = list_segments(folder.journal)
+    return bool(segments) and time.time() - segments[-1].stat().st_mtime < RECENT_S
 
 
 def render(values: Iterable[Measured]) -> str:

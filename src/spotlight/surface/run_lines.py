@@ -29,7 +29,7 @@ class StartedLine(RunLine, frozen=True, kw_only=True, tag="started"):
     """1 for a new run, one more at every resume."""
 
 
-class IterationLine(RunLine, frozen=True, kw_only=True, tag="iteration"):
+class IterationDoneLine(RunLine, frozen=True, kw_only=True, tag="iteration"):
     iteration: int
     """From 0."""
     seconds: float
@@ -95,7 +95,7 @@ class JsonLines:
     def _line(self, record: Record) -> RunLine | None:
         match record.event:
             case IterationDone() as done:
-                return IterationLine(
+                return IterationDoneLine(
                     iteration=done.iteration,
                     seconds=record.at,
                     rollout_s=done.rollout_s,
