@@ -59,7 +59,8 @@ class Presence:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        disappear(self._path.parent)
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
 
     async def keep(self) -> None:
         # Not above: `status` reads the file without a loop.
@@ -71,35 +72,19 @@ class Presence:
 
     def write(self) -> None:
         """Write the file; a full disk is ignored here, because the journal reports it."""
-        beat = msgspec.structs.replace(
-            _own_beat(),
+        beat = Beat(
+            pid=os.getpid(),
+            born=born_at(os.getpid()) or 0,
+            host=socket.gethostname(),
+            wall=time.time(),
             is_draining=self.is_draining,
             waiting_for=self._waiting_for(),
             quiet_s=self._quiet_s(),
         )
-        _write(self._path, beat)
-
-
-def appear(folder: Path) -> None:
-    """Write the first file, before the controller has anything to report: a run without one counts as dead."""
-    _write(folder / NAME, _own_beat())
-
-
-def disappear(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        (folder / NAME).unlink(missing_ok=True)
-
-
-def _own_beat() -> Beat:
-    pid = os.getpid()
-    return Beat(pid=pid, born=born_at(pid) or 0, host=socket.gethostname(), wall=time.time())
-
-
-def _write(path: Path, beat: Beat) -> None:
-    scratch = path.with_suffix(".part")
-    with contextlib.suppress(OSError):
-        scratch.write_bytes(msgspec.json.encode(beat))
-        scratch.replace(path)
+        scratch = self._path.with_suffix(".part")
+        with contextlib.suppress(OSError):
+            scratch.write_bytes(msgspec.json.encode(beat))
+            scratch.replace(self._path)
 
 
 def read_beat(folder: Path) -> Beat | None:

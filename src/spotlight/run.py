@@ -54,7 +54,7 @@ from spotlight.pools.market import StandIns, bring_spot
 from spotlight.pools.pool import Departure, NodeDown, Pool
 from spotlight.pools.ray import LOG, RayCluster, RayMachines, RayPool, connect_order
 from spotlight.pools.tokens import RunSecrets
-from spotlight.presence import Presence, appear, disappear
+from spotlight.presence import Presence
 from spotlight.run_log import RunLog
 from spotlight.run_settings import HUB, pool_settings
 from spotlight.speed_check import check_speed
@@ -79,8 +79,7 @@ class Run:
         self.announce: Callable[[str], None] = lambda line: None
         """Shows a line to the user, while the run lives."""
         self.beside: list[Callable[[Callable[[str, str], None]], Coroutine[None, None, None]]] = []
-        """Jobs beside the loop; each receives a function that records a problem of a source."""
-        appear(self.folder.path)
+        """Jobs from when signals are handled; each receives a function that records a problem of a source."""
 
     @classmethod
     def start(cls, config: RunConfig, recipe: str, prices: PriceTable, devices: DeviceTable | None = None) -> "Run":
@@ -118,7 +117,6 @@ class Run:
         """End before the first machine starts, because of this error."""
         self._record_end(error)
         self.run_log.close()
-        disappear(self.folder.path)
 
     async def execute(self) -> None:
         """Run to the end or to a stop; the journal records which, and every process is ended."""

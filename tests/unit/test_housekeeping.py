@@ -14,7 +14,7 @@ from spotlight.config import load_config
 from spotlight.core.events import Checkpointed, RunStopped
 from spotlight.core.journal import Journal
 from spotlight.folder import OutputConfig, RunFolder
-from spotlight.presence import appear, disappear
+from spotlight.presence import Presence
 from spotlight.surface.following import RunFollower
 
 FILES = (
@@ -100,11 +100,10 @@ def test_clean_without_a_checkpoint_in_the_journal_deletes_none():
 
 def test_clean_refuses_a_live_run_a_locked_one_a_link_and_silence():
     folder = write_run()
-    appear(folder.path)
-    live = spotlight("clean", folder.name, "--yes")
+    with Presence(folder.path, lambda: "", lambda: 0.0):
+        live = spotlight("clean", folder.name, "--yes")
     assert live.code == 2
     assert f"(process {os.getpid()}) and needs its files; stop it with `spotlight drain {folder.name}`" in live.err
-    disappear(folder.path)
     unasked = spotlight("clean", folder.name)
     assert unasked.code == 2
     assert "no terminal can confirm it; add --yes" in unasked.err
@@ -148,7 +147,7 @@ class LiveWriter(threading.Thread):
         self.records = story(2)
         self.clock = HandClock(0.0)
         self.watched = threading.Event()
-        appear(folder.path)
+        self.presence = Presence(folder.path, lambda: "", lambda: 0.0).__enter__()
         self.journal = Journal.create(folder.journal, self.clock.now, CALM)
         self.write(self.records[: len(self.records) // 2])
 
@@ -165,7 +164,7 @@ class LiveWriter(threading.Thread):
                 self.write([record])
                 log.write(f"record {record.seq}\n")
         self.journal.close()
-        disappear(self.folder.path)
+        self.presence.__exit__(None, None, None)
 
 
 @pytest.fixture

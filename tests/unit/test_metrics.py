@@ -20,7 +20,7 @@ from spotlight.config import load_config
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.events import Evaluated, IterationDone, Record, RunStarted
-from spotlight.presence import appear
+from spotlight.presence import Presence
 from spotlight.surface.dashboard.dashboard_app import dashboard_app
 from spotlight.surface.dashboard.run_index import RunIndex
 from spotlight.surface.liveness import standing_of
@@ -171,7 +171,7 @@ def test_a_folder_of_runs_has_metrics_of_those_that_are_recent(tmp_path: Path):
     for name in ("old", "live"):
         for segment in (tmp_path / name / "journal").glob("segment-*"):
             os.utime(segment, (0, 0))
-    appear(tmp_path / "live")
+    Presence(tmp_path / "live", lambda: "", lambda: 0.0).write()
     (tmp_path / "broken" / "config.json").write_text("{}")
     page = request(dashboard_app(RunIndex(tmp_path, PRICES)), "/metrics")
     assert page.headers["content-type"].startswith("text/plain; version=0.0.4")

@@ -1,6 +1,6 @@
 """Runs as processes of their own, which go on when the process that started them ends.
 
-    starter --spawns--> `spotlight train ... --detached` --all checks, the run folder--> one line on standard output
+    starter --spawns--> `spotlight train ... --detached PIPE` --all checks; the run lives--> one line in the pipe
                             |                                                               `--> later output goes to
                             `-- refused: the sentence and the exit code                          logs/controller.log
                                 become the starter's error
@@ -48,26 +48,28 @@ def start(arguments: Sequence[str]) -> BackgroundRun:
 
     Raises the error that the command line would report if the run is refused.
     """
-    command = [sys.executable, "-P", "-m", "spotlight.surface.cli.main", *arguments, "--detached"]
+    reader, writer = os.pipe()
+    command = [sys.executable, "-P", "-m", "spotlight.surface.cli.main", *arguments, "--detached", str(writer)]
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         start_new_session=True,
+        pass_fds=(writer,),
         text=True,
         encoding="utf-8",
         errors="replace",
     )
+    os.close(writer)
     assert process.stdout is not None
-    assert process.stderr is not None
     remarks: list[str] = []
-    relaying = threading.Thread(target=_relay, args=(process.stderr, remarks, sys.stderr), daemon=True)
+    relaying = threading.Thread(target=_relay, args=(process.stdout, remarks, sys.stderr), daemon=True)
     relaying.start()
-    with process.stdout:
-        line = process.stdout.readline()
+    with open(reader, "rb") as pipe:
+        line = pipe.readline()
     if line:
-        began = msgspec.json.decode(line.encode(), type=Detached)
+        began = msgspec.json.decode(line, type=Detached)
         return BackgroundRun(RunFolder(Path(began.run)), process)
     code = process.wait()
     relaying.join()
@@ -91,13 +93,14 @@ def _refusal(code: int, remarks: list[str]) -> SpotlightError:
     return NothingToDo(sentence.strip()) if code == NothingToDo.exit_code else error_of(code, sentence.strip())
 
 
-def detach(folder: RunFolder) -> None:
+async def detach(folder: RunFolder, pipe: int) -> None:
     """In the child: report the begin of the run, then write all output to a log in its folder."""
     logs = folder.path / "logs"
     logs.mkdir(exist_ok=True)
     with suppress(BrokenPipeError):
         # The starter may be gone already.
-        os.write(1, msgspec.json.encode(Detached(str(folder.path), os.getpid())) + b"\n")
+        os.write(pipe, msgspec.json.encode(Detached(str(folder.path), os.getpid())) + b"\n")
+    os.close(pipe)
     handle = os.open(logs / CONTROLLER_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,6 +1,7 @@
 """A run in this process from its start to its end: a live panel, plain lines or JSON lines, and a report."""
 
 import contextlib
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,18 +26,18 @@ class Presentation:
     """How a run is shown."""
 
     as_json: bool = False
-    is_detached: bool = False
-    """Whether another process started this one and waits for the line of `surface/background.py`."""
+    detached: int | None = None
+    """Pipe to the process that started this one and waits for the line of `surface/background.py`."""
     prices: Path | None = None
     metrics: "MetricsServer | None" = None
 
 
-def presentation(as_json: bool, is_detached: bool, prices: Path | None, metrics_port: int | None) -> Presentation:
+def presentation(as_json: bool, detached: int | None, prices: Path | None, metrics_port: int | None) -> Presentation:
     """From the options of a verb; takes the port for metrics, or refuses."""
     from spotlight.surface.metrics_server import MetricsServer
 
     metrics = None if metrics_port is None else MetricsServer(metrics_port)
-    return Presentation(as_json=as_json, is_detached=is_detached, prices=prices, metrics=metrics)
+    return Presentation(as_json=as_json, detached=detached, prices=prices, metrics=metrics)
 
 
 def watched(run: "Run", how: Presentation, trackers: "TrackerProcesses") -> None:
@@ -52,10 +53,12 @@ def watched(run: "Run", how: Presentation, trackers: "TrackerProcesses") -> None
         run.refuse(error)
         raise
     run.beside.append(trackers.watch)
-    if how.is_detached:
+    pipe = how.detached
+    if pipe is not None:
         from spotlight.surface.background import detach
 
-        detach(run.folder)
+        os.set_inheritable(pipe, False)
+        run.beside.append(lambda note: detach(run.folder, pipe))
     out = sys.stderr if how.as_json else sys.stdout
     print(f"run folder: {plain(run.folder.path)}", file=out)
     if how.metrics is not None:
@@ -63,7 +66,7 @@ def watched(run: "Run", how: Presentation, trackers: "TrackerProcesses") -> None
         print(f"metrics: {how.metrics.url}", file=out)
     if run.devices.slots:
         print(run.devices, file=out)
-    if not how.is_detached:
+    if pipe is None:
         hint("watch", run.folder.path, why="in another terminal; also status, drain")
     sys.stdout.flush()
     try:

@@ -32,8 +32,8 @@ MetricsPort = Annotated[
     int | None,
     typer.Option(min=0, max=65535, help="Serve Prometheus metrics at 127.0.0.1 on this port; 0: any free one."),
 ]
-Detached = Annotated[bool, typer.Option("--detached", hidden=True)]
-"""Set in the process that --background starts."""
+Detached = Annotated[int | None, typer.Option("--detached", hidden=True)]
+"""Pipe of the process that has started this one with --background."""
 
 
 def train(
@@ -57,7 +57,7 @@ def train(
     metrics_port: MetricsPort = None,
     as_json: Lines = False,
     background: Background = False,
-    detached: Detached = False,
+    detached: Detached = None,
 ) -> None:
     """Post-train a model. Settings can be changed with --set section.key=value or --section.key value."""
     from spotlight.config import load_config
@@ -128,7 +128,7 @@ def resume(
     metrics_port: MetricsPort = None,
     as_json: Lines = False,
     background: Background = False,
-    detached: Detached = False,
+    detached: Detached = None,
 ) -> None:
     """Continue a run that was stopped or killed."""
     from spotlight.compute.rewards.registry import importing_from
