@@ -12,10 +12,17 @@ from spotlight.core.events import Record, RunResumed, RunStopped
 from spotlight.core.journal_tail import JournalTail
 from spotlight.folder import RunFolder
 from spotlight.presence import read_beat
+from spotlight.surface.kept_view import latest
 from spotlight.surface.projections import RunView
 
 POLL_S = 0.25
 DEATH_S = 3.0
+
+
+def view_to_follow(folder: RunFolder) -> RunView:
+    """The view so far; an empty one of a run that is still starting, so that the stages of its start are shown."""
+    view = latest(folder.journal)
+    return RunView() if view.facts.attempts == 1 and not view.facts.is_issued else view
 
 
 class RunFollower:

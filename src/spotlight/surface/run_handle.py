@@ -15,7 +15,7 @@ from spotlight.folder import RunFolder
 from spotlight.orders import DrainRun
 from spotlight.surface.background import start
 from spotlight.surface.compare.curve import CurveFold
-from spotlight.surface.following import RunFollower
+from spotlight.surface.following import RunFollower, view_to_follow
 from spotlight.surface.kept_view import latest
 from spotlight.surface.liveness import State, standing_of
 from spotlight.surface.ordering import order
@@ -150,7 +150,7 @@ class RunHandle:
 
         Raises SpotlightError if the run failed or its controller died. An interrupt ends the wait, not the run.
         """
-        view = latest(self._folder.journal)
+        view = view_to_follow(self._folder)
         follower = RunFollower(self._folder, view, self._process)
         if progress:
             from spotlight.surface.panel import watcher

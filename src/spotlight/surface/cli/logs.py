@@ -71,13 +71,12 @@ def watch(
     """Watch a run of another terminal. The live panel of `train`, until the run ends; Ctrl-C leaves the run alone."""
     from spotlight.folder import RunFolder
     from spotlight.surface.cli.report import prices_for
-    from spotlight.surface.following import RunFollower
-    from spotlight.surface.kept_view import latest
+    from spotlight.surface.following import RunFollower, view_to_follow
     from spotlight.surface.panel import Watcher, watcher
     from spotlight.surface.run_lines import JsonLines
 
     folder = RunFolder.find(run)
-    table, view = prices_for(folder, prices), latest(folder.journal)
+    table, view = prices_for(folder, prices), view_to_follow(folder)
     iterations = folder.read_config()["iterations"]
     follower = RunFollower(folder, view)
     watching: Watcher = JsonLines(folder.path, iterations, view, table) if as_json else watcher(iterations, table, view)
