@@ -13,6 +13,7 @@ installed  # a fixture that tests name as an argument for its effect
 do_POST  # http.server
 log_message  # http.server
 handle_error  # socketserver
+should_exit  # uvicorn
 daemon_threads  # socketserver
 handle_startendtag  # html.parser
 handle_endtag  # html.parser

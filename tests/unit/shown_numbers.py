@@ -28,7 +28,7 @@ class PanelWords(HTMLParser):
             self.words[self._panel] = ""
         if self._panel is not None:
             self._depth += 1
-        if self._dropped or tag in DROPPED or names.get("class") in ("legend", "versions"):
+        if self._dropped or tag in DROPPED or "data-timeline" in names or names.get("class") in ("legend", "versions"):
             self._dropped += 1
 
     def handle_endtag(self, tag):

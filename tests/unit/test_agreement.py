@@ -88,7 +88,7 @@ def of_panels(panels: dict[str, Any]) -> dict[str, Any]:
         ]
         if bars
         else [],
-        "slots": [(line["name"], line["slot_class"], line["state"]) for line in timeline["lines"]],
+        "slots": sorted((line["name"], line["slot_class"], line["state"]) for line in timeline["lines"]),
         "losses": timeline["losses"],
         "crews": timeline["crews_formed"],
         "samples": ledger["samples"],
@@ -115,7 +115,7 @@ def of_status(status: dict[str, Any]) -> dict[str, Any]:
         "explorations": [
             (one["iteration"], max(one["finished"], one["previewed"]), one["discarded"], one["planned"]) for one in seen
         ],
-        "slots": [(one["slot"], one["slot_class"], one["state"]) for one in status["slots"]],
+        "slots": sorted((one["slot"], one["slot_class"], one["state"]) for one in status["slots"]),
         "crews": status["crews"]["formed"],
     }
 

@@ -86,5 +86,5 @@ def status(view: RunView, prices: PriceTable, standing: RunStanding | None = Non
         gaps=gap_status(view),
         problems=view.problems,
         cost=cost_panel(view, prices),
-        idle_share=bubbles_of(view.meter).idle_shares(),
+        idle_share=bubbles_of(view.meter, newest=0).idle_shares(),
     )

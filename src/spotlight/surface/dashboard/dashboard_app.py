@@ -45,6 +45,11 @@ class Dashboard:
         self._streams: dict[str, RunStream] = {}
         index.is_used = lambda run: run in self._streams and self._streams[run].clients > 0
 
+    def close(self) -> None:
+        """End all streams, so that the server can stop."""
+        for stream in self._streams.values():
+            stream.close()
+
     async def runs(self, request: Request) -> Response:
         if self.index.is_single:
             (run,) = self.index.paths()
@@ -158,11 +163,13 @@ def dashboard_app(index: RunIndex, host: str = "127.0.0.1", token: str | None = 
         Mount("/static/panels", StaticFiles(directory=STATIC)),
         Mount("/static", StaticFiles(directory=OWN_STATIC)),
     ]
-    return Starlette(
+    app = Starlette(
         routes=routes,
         middleware=[Middleware(Confined, rules=rules)],
         exception_handlers={HTTPException: _problem_page, Exception: _defect_page},
     )
+    app.state.close = board.close
+    return app
 
 
 def login_page(request: Request) -> Response:

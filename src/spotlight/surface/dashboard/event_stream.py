@@ -29,6 +29,13 @@ class RunStream:
         self.clients = 0
         self._changed = asyncio.Event()
         self._poller: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """End all streams, from any thread or signal handler; browsers connect again by themselves."""
+        self._is_closed = True
+        self._loop.call_soon_threadsafe(self._changed.set)
 
     async def events(self, after: int) -> AsyncIterator[bytes]:
         """Events from a position on: first all that a client there lacks, then every update."""
@@ -43,7 +50,7 @@ class RunStream:
                 return
             sent = await asyncio.to_thread(self.run.since, after)
             yield sent.body
-            while True:
+            while not self._is_closed:
                 changed = self._changed
                 newer = self.run.newer(sent.revision)
                 if newer is None:

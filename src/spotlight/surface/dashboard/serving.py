@@ -7,6 +7,7 @@ import socket
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 
@@ -18,6 +19,7 @@ from spotlight.surface.dashboard.run_index import RunIndex
 
 GRACE_S = 1
 """Seconds that open streams have to end when the server stops; browsers connect again by themselves."""
+BACKLOG = 256
 TRIES = 20
 """Ports that are tried from the default one on."""
 
@@ -32,8 +34,8 @@ def serve(
     is_opened: bool = False,
 ) -> None:
     """Serve until the process is interrupted; `announce` receives the address and the token."""
-    token = None if is_loopback(host) and token is None else token or secrets.token_urlsafe(24)
-    with _listening(host, port) as bound:
+    token = token_for(host, token)
+    with _listening(host, port) as bound, contextlib.suppress(KeyboardInterrupt):
         number = bound.getsockname()[1]
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{number}/"
@@ -46,8 +48,24 @@ def serve(
         )
         if is_opened:
             webbrowser.open(opened)
-        with contextlib.suppress(KeyboardInterrupt):
-            uvicorn.Server(settings).run(sockets=[bound])
+        _PageServer(settings, app.state.close).run(sockets=[bound])
+
+
+def token_for(host: str, given: str | None) -> str | None:
+    """The given token; on this machine alone none is needed, elsewhere a new one is made."""
+    return given or (None if is_loopback(host) else secrets.token_urlsafe(24))
+
+
+class _PageServer(uvicorn.Server):
+    """Ends the streams of browsers first: the server waits for open connections."""
+
+    def __init__(self, settings: uvicorn.Config, close: Callable[[], None]) -> None:
+        super().__init__(settings)
+        self._close = close
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._close()
+        super().handle_exit(sig, frame)
 
 
 def as_line(address: str, token: str | None) -> str:
@@ -64,6 +82,8 @@ def _listening(host: str, port: int | None) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((host, number))
+            # Before the address is printed: who connects at once waits until the server runs.
+            bound.listen(BACKLOG)
         except OSError as error:
             bound.close()
             problem = error

@@ -7,16 +7,24 @@ is. A pool of more slots than rows fit is shown by class and zone: numbers of sl
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from spotlight.surface.activity_names import SPANNED
 from spotlight.surface.panels.timeline_panel import MOST_SLOTS, by_place, group_name, grouped
 from spotlight.surface.projections import RunView
 from spotlight.surface.timeline import SlotRow
-from spotlight.surface.timeline_bins import Floats, SpanIndex, dominant_runs, edges_of
+from spotlight.surface.timeline_bins import Floats, SpanIndex, dominance, dominant_runs, edges_of
 
 CODES = {activity: number for number, activity in enumerate(SPANNED)}
 """Numbers of the activities on the wire."""
 MOST_BINS = 4000
+COARSE = 4
+"""Bins per digit of shares."""
+CROWDED = 0.2
+"""Runs per bin above which a row shows shares: the dominant activity would alternate from bin to bin."""
+DOMINANT = 0.75
+"""Share of the dominant activity, in the mean over the bins, below which a row shows shares."""
+DIGITS = np.frombuffer(b"0123456789abcdefghijklmnopqrstuvwxyz", dtype=np.uint8)
 MOST_MARKS = 2000
 """Marks of one kind in a window; more are thinned by bins."""
 
@@ -36,6 +44,8 @@ class WindowRow(msgspec.Struct, frozen=True, kw_only=True):
     """Start, end, kind, and whether it was withdrawn."""
     losses: list[tuple[float, bool]]
     """Time, and whether it was announced."""
+    shares: dict[int, str] = {}
+    """Instead of runs, where many activities share a bin: a digit per `COARSE` bins and code, 0 to z for 0 to 1."""
     slots: int = 1
     stack: dict[int, list[float]] = {}
     """For several slots: mean number of slots by code and bin."""
@@ -70,7 +80,8 @@ class TimelineIndex:
 
     def window(self, start: float, end: float, bins: int) -> TimelineWindow:
         view = self._view
-        bins, end = max(1, min(bins, MOST_BINS)), max(end, start + 1e-3)
+        bins = max(COARSE, min(bins, MOST_BINS) // COARSE * COARSE)
+        end = max(end, start + 1e-3)
         edges = edges_of(start, end, bins)
         rows = list(view.timeline.rows.values())
         is_grouped = len(rows) > MOST_SLOTS
@@ -91,17 +102,22 @@ class TimelineIndex:
         )
 
     def _row(self, row: SlotRow, edges: Floats) -> WindowRow:
-        index = self._rows.setdefault(row.name, SpanIndex([row]))
+        index = self._rows.get(row.name)
+        if index is None:
+            index = self._rows[row.name] = SpanIndex([row])
         index.update()
         width = float(edges[1] - edges[0])
-        runs = dominant_runs(index.seconds(edges), width)
+        seconds = index.seconds(edges)
+        runs = dominant_runs(seconds, width)
+        is_crowded = len(runs) > CROWDED * (len(edges) - 1) or dominance(seconds) < DOMINANT
         inside = _Inside(float(edges[0]), float(edges[-1]))
         now = self._view.at
         return WindowRow(
             name=row.name,
             group=group_name(row.slot_class, row.zone),
             state=self._view.timeline.state(row).value,
-            runs=[number for first, stop, kind in runs for number in (first, stop, CODES[kind])],
+            runs=[] if is_crowded else [n for first, stop, kind in runs for n in (first, stop, CODES[kind])],
+            shares={CODES[kind]: _digits(part, width) for kind, part in seconds.items()} if is_crowded else {},
             held=inside.spans([(life.start, now if life.end is None else life.end) for life in row.lives]),
             notices=[
                 (notice.start, min(now, now if notice.end is None else notice.end), notice.kind.value, notice.withdrawn)
@@ -119,7 +135,9 @@ class TimelineIndex:
         found = []
         for (slot_class, zone), members in grouped(rows).items():
             name = group_name(slot_class, zone)
-            index = self._groups.setdefault(name, SpanIndex(members))
+            index = self._groups.get(name)
+            if index is None:
+                index = self._groups[name] = SpanIndex(members)
             index.update()
             losses = sorted((at, noticed) for row in members for at, noticed in row.losses if inside.has(at))
             found.append(
@@ -159,6 +177,12 @@ class _Inside:
 
     def spans(self, spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
         return [(start, end) for start, end in spans if self.meets(start, end)][:MOST_MARKS]
+
+
+def _digits(seconds: Floats, width: float) -> str:
+    """The share of each `COARSE` bins, as one digit."""
+    shares = seconds.reshape(-1, COARSE).sum(axis=1) / (COARSE * width)
+    return DIGITS[np.rint(np.clip(shares, 0.0, 1.0) * (len(DIGITS) - 1)).astype(int)].tobytes().decode()
 
 
 def _slots(seconds: Floats, width: float) -> list[float]:

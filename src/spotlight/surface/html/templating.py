@@ -4,6 +4,7 @@ Invariant: no template marks text of a run as safe (tests/unit/test_hostile_text
 """
 
 import datetime
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from spotlight.surface import formats
 from spotlight.surface.activity_names import LABELS, SPANNED
@@ -41,6 +42,7 @@ def environment() -> Environment:
             "amount": formats.count,
             "capital": lambda text: f"{text[:1].upper()}{text[1:]}",
             "clock": formats.clock,
+            "code": _code,
             "dollars": formats.dollars,
             "duration": formats.duration,
             "frames": lambda strip: [(one.iteration, one.path, one.words, one.is_video) for one in strip.pictures],
@@ -69,6 +71,11 @@ def rendered(template: str, **context: Any) -> Markup:
 def _finalized(value: Any) -> Any:
     """Every value that a template writes passes here before it is escaped."""
     return formats.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _code(text: str) -> Markup:
+    """Text with its commands, which stand between backticks, as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(formats.plain(text)))))
 
 
 def _spark(values: Sequence[float]) -> str:

@@ -72,8 +72,6 @@ def _of_state(view: RunView, standing: RunStanding, name: str) -> Iterator[Advic
     elif standing.state is State.FAILED:
         what = f"The run failed: {standing.reason}"
         yield Advice(severity=Severity.BAD, problem=what, todo=f"Mend the cause (logs of {name}), then {resume}")
-    elif standing.state is State.STOPPED:
-        yield Advice(severity=Severity.NOTE, problem=f"The run is stopped: {standing.reason}", todo=resume)
     if not standing.pid_alive:
         return
     longest = max((one.rollout_s + one.train_s for one in view.iterations[-5:]), default=0.0)

@@ -52,7 +52,8 @@ class SlotTimePanel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def slot_time_panel(view: RunView) -> SlotTimePanel:
-    found = bubbles_of(view.meter)
+    # One more: the current iteration is not finished.
+    found = bubbles_of(view.meter, newest=MOST_ROWS + 1)
     tenures = [
         TenureTime(
             tenure=tenure,
@@ -68,7 +69,7 @@ def slot_time_panel(view: RunView) -> SlotTimePanel:
         tenures=tenures,
         activities=[kind for kind in LABELS if any(kind in one.seconds for one in tenures)],
         iterations=[_idle(one, [each.tenure for each in tenures]) for one in done[-MOST_ROWS:]],
-        finished=len(done),
+        finished=len(view.meter.ends),
     )
 
 

@@ -1,5 +1,6 @@
 """The slots of a run: state, machines, losses and shares of activities, by slot or by class and zone."""
 
+import re
 from collections.abc import Iterable
 
 import msgspec
@@ -65,7 +66,9 @@ def timeline_panel(view: RunView) -> TimelinePanel:
         seconds=view.at,
         slots=len(rows),
         is_grouped=is_grouped,
-        lines=[_group(view, *each) for each in grouped(rows).items()] if is_grouped else [_line(view, r) for r in rows],
+        lines=[_group(view, *each) for each in grouped(rows).items()]
+        if is_grouped
+        else [_line(view, row) for row in by_place(rows)],
         losses=loss_status(view),
         notices=len(notices),
         withdrawn=sum(notice.withdrawn for notice in notices),
@@ -91,7 +94,12 @@ def loss_status(view: RunView) -> LossStatus:
 
 def by_place(rows: Iterable[SlotRow]) -> list[SlotRow]:
     """Reserved rows first, then spot, each by zone and name."""
-    return sorted(rows, key=lambda row: (row.slot_class is SlotClass.SPOT, row.zone, row.name))
+    return sorted(rows, key=lambda row: (row.slot_class is SlotClass.SPOT, row.zone, _natural(row.name)))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Key that sorts spot-9 before spot-10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def grouped(rows: Iterable[SlotRow]) -> dict[tuple[SlotClass, str], list[SlotRow]]:

@@ -10,6 +10,7 @@ const LEAST_SPAN = 0.05;
 const HOUR = 3600;
 const SETTLE_MS = 70;
 const REFRESH_MS = 1000;
+const REFINE_MS = 400;
 const HOVER_MS = 140;
 
 export class Timeline {
@@ -199,6 +200,8 @@ export class Timeline {
     this.draw();
     clearTimeout(this.settling);
     this.settling = setTimeout(() => this.load(), SETTLE_MS);
+    // A long movement gets new data on the way.
+    if (performance.now() - (this.loadedAt || 0) > REFINE_MS) this.load();
   }
 
   refresh() {
@@ -207,6 +210,7 @@ export class Timeline {
   }
 
   async load() {
+    this.loadedAt = performance.now();
     const span = this.end - this.start;
     const start = Math.max(0, this.start - MARGIN * span);
     const end = this.end + MARGIN * span;
@@ -326,7 +330,7 @@ export class Timeline {
     const lines = [];
     const held = row.held.find(([start, end]) => start <= at && at <= end);
     if (!held) lines.push("no machine");
-    else lines.push(this.activity(row, bin) || "idle or starting");
+    else lines.push(...(this.activities(row, bin) || ["idle or starting"]));
     const notice = row.notices.find(([start, end]) => start <= at && at <= end);
     if (notice) lines.push(`${notice[2]} notice since ${clock(notice[0])}${notice[3] ? ", withdrawn" : ""}`);
     const loss = row.losses.find(([time]) => Math.abs(time - at) < (this.end - this.start) / 200);
@@ -334,11 +338,17 @@ export class Timeline {
     return lines;
   }
 
-  activity(row, bin) {
+  // The dominant activity at a bin, or the shares of several; null if there is none.
+  activities(row, bin) {
     for (let n = 0; n < row.runs.length; n += 3) {
-      if (row.runs[n] <= bin && bin < row.runs[n + 1]) return this.labels[this.codes[row.runs[n + 2]]];
+      if (row.runs[n] <= bin && bin < row.runs[n + 1]) return [this.labels[this.codes[row.runs[n + 2]]]];
     }
-    return "";
+    const shares = Object.entries(row.shares).map(([code, digits]) => {
+      const share = parseInt(digits[Math.floor(bin / this.data.bins * digits.length)] || "0", 36) / 35;
+      return [Math.round(100 * share), this.labels[this.codes[code]]];
+    });
+    const shown = shares.filter(([percent]) => percent > 2).map(([percent, label]) => `${label} ${percent} %`);
+    return shown.length ? shown : null;
   }
 
   showTip(lines, x, y) {

@@ -6,7 +6,7 @@ export const GUTTER = { wide: 132, narrow: 92 };
 export const AXIS = 26;
 const HEADING = 22;
 const SLICE_MS = 7;
-const GRAIN = 3;
+const TILE = 8;
 const TICKS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
 
 const PATTERNS = {
@@ -30,21 +30,21 @@ function stripes(pen, style, width, slope) {
 
 export class Palette {
   constructor(codes) {
-    const pen = document.createElement("canvas").getContext("2d");
-    this.solid = codes.map((name) => colour(BASE[name] ?? name));
-    this.fill = codes.map((name, n) => (PATTERNS[name] ? tile(pen, name, this.solid[n]) : this.solid[n]));
-    this.notice = tile(pen, "notice", "");
-    for (const name of ["track", "lost", "card", "ink", "soft", "faint", "rule", "load"]) this[name] = colour(name);
+    this.tiles = codes.map((name) => tile(name, colour(BASE[name] ?? name)));
+    this.trackTile = tile("", colour("track"));
+    this.noticeTile = tile("notice", "");
+    for (const name of ["lost", "card", "ink", "soft", "faint", "rule", "load"]) this[name] = colour(name);
   }
 }
 
-function tile(target, name, base) {
+// The pixels of a state's pattern.
+function tile(name, base) {
   const canvas = document.createElement("canvas");
-  canvas.width = canvas.height = 8;
-  const pen = canvas.getContext("2d");
-  if (base) { pen.fillStyle = base; pen.fillRect(0, 0, 8, 8); }
-  PATTERNS[name](pen);
-  return target.createPattern(canvas, "repeat");
+  canvas.width = canvas.height = TILE;
+  const pen = canvas.getContext("2d", { willReadFrequently: true });
+  if (base) { pen.fillStyle = base; pen.fillRect(0, 0, TILE, TILE); }
+  PATTERNS[name]?.(pen);
+  return new Uint32Array(pen.getImageData(0, 0, TILE, TILE).data.buffer);
 }
 
 // Rows from top to bottom with a heading for each class and zone.
@@ -67,57 +67,78 @@ export function layoutOf(data, width) {
   return { rows, headings, tall, pitch, gutter: width < 520 ? GUTTER.narrow : GUTTER.wide, bottom: top, height: top + AXIS };
 }
 
-// Paint the window's data, a slice at a time, so that no frame waits for all rows.
+// Paint the window's data pixel by pixel, a slice of rows at a time, so that no frame waits for all of them. One bin is
+// one pixel wide, and rows have the screen's height; frames stretch the result.
 export function* layerOf(data, layout, palette, ratio) {
   const canvas = document.createElement("canvas");
   canvas.width = data.bins;
   canvas.height = Math.max(1, Math.ceil(layout.bottom * ratio));
   const pen = canvas.getContext("2d");
+  const image = pen.createImageData(canvas.width, canvas.height);
+  const surface = { pixels: new Uint32Array(image.data.buffer), width: data.bins };
   const at = (time) => (time - data.start) / (data.end - data.start) * data.bins;
   let began = performance.now();
   for (const { row, top, height } of layout.rows) {
-    pen.setTransform(1, 0, 0, ratio, 0, 0);
-    if (data.is_grouped) paintStack(pen, row, top, height, data.bins, palette);
-    else paintRow(pen, row, top, height, at, palette);
+    const box = { top: Math.round(top * ratio), bottom: Math.round((top + height) * ratio) };
+    if (data.is_grouped) paintStack(surface, row, box, palette);
+    else paintRow(surface, row, box, at, palette);
     if (performance.now() - began > SLICE_MS) {
       yield null;
       began = performance.now();
     }
   }
+  pen.putImageData(image, 0, 0);
   yield canvas;
 }
 
-function paintRow(pen, row, top, height, at, palette) {
-  pen.fillStyle = palette.track;
-  for (const [start, end] of row.held) pen.fillRect(at(start), top, Math.max(1, at(end) - at(start)), height);
-  const { runs } = row;
-  for (let n = 0; n < runs.length; n += 3) {
-    const wide = runs[n + 1] - runs[n];
-    pen.fillStyle = wide > GRAIN ? palette.fill[runs[n + 2]] : palette.solid[runs[n + 2]];
-    pen.fillRect(runs[n], top, wide, height);
-  }
-  for (const [start, end] of row.notices) {
-    pen.fillStyle = palette.notice;
-    const wide = Math.max(2, at(end) - at(start));
-    pen.fillRect(at(start), top, wide, height);
-    pen.strokeStyle = palette.lost;
-    pen.strokeRect(at(start) + 0.5, top + 0.5, wide - 1, height - 1);
+function fill({ pixels, width }, left, right, top, bottom, tile) {
+  const [first, end] = [Math.max(0, Math.floor(left)), Math.min(width, Math.ceil(right))];
+  for (let y = top; y < bottom; y += 1) {
+    const line = y * width;
+    const pattern = (y % TILE) * TILE;
+    for (let x = first; x < end; x += 1) {
+      const pixel = tile[pattern + (x % TILE)];
+      if (pixel >>> 24 > 127) pixels[line + x] = pixel | 0xff000000;
+    }
   }
 }
 
-function paintStack(pen, row, top, height, bins, palette) {
-  pen.fillStyle = palette.track;
-  row.present.forEach((slots, bin) => {
-    const high = Math.min(1, slots / row.slots) * height;
-    if (high > 0) pen.fillRect(bin, top + height - high, 1, high);
-  });
-  const below = new Float64Array(bins);
+function paintRow(surface, row, { top, bottom }, at, palette) {
+  for (const [start, end] of row.held) fill(surface, at(start), Math.max(at(start) + 1, at(end)), top, bottom, palette.trackTile);
+  const { runs } = row;
+  for (let n = 0; n < runs.length; n += 3) fill(surface, runs[n], runs[n + 1], top, bottom, palette.tiles[runs[n + 2]]);
+  paintShares(surface, row, top, bottom, palette);
+  for (const [start, end] of row.notices) {
+    const [left, right] = [at(start), Math.max(at(start) + 2, at(end))];
+    fill(surface, left, right, top, bottom, palette.noticeTile);
+  }
+}
+
+// Where many activities share a bin, heights show their shares.
+function paintShares(surface, row, top, bottom, palette) {
+  const codes = Object.keys(row.shares);
+  if (!codes.length) return;
+  const digits = row.shares[codes[0]].length;
+  const wide = surface.width / digits;
+  for (let n = 0; n < digits; n += 1) {
+    let low = bottom;
+    for (const code of codes) {
+      const high = Math.max(top, low - Math.round(parseInt(row.shares[code][n], 36) / 35 * (bottom - top)));
+      fill(surface, n * wide, (n + 1) * wide, high, low, palette.tiles[code]);
+      low = high;
+    }
+  }
+}
+
+function paintStack(surface, row, { top, bottom }, palette) {
+  const high = (slots) => Math.round(Math.min(1, slots / row.slots) * (bottom - top));
+  row.present.forEach((slots, bin) => fill(surface, bin, bin + 1, bottom - high(slots), bottom, palette.trackTile));
+  const lows = new Int32Array(surface.width).fill(bottom);
   for (const [code, values] of Object.entries(row.stack)) {
-    pen.fillStyle = palette.fill[code];
     values.forEach((slots, bin) => {
-      const high = Math.min(1, slots / row.slots) * height;
-      if (high > 0) pen.fillRect(bin, top + height - below[bin] - high, 1, high);
-      below[bin] += high;
+      const upper = Math.max(top, lows[bin] - high(slots));
+      fill(surface, bin, bin + 1, upper, lows[bin], palette.tiles[code]);
+      lows[bin] = upper;
     });
   }
 }
@@ -133,18 +154,24 @@ export function paintFrame(pen, view, layer, data, layout, palette, width, chose
   pen.beginPath();
   pen.rect(gutter, 0, plot, layout.bottom);
   pen.clip();
-  if (layer) {
-    const left = x(data.start);
-    pen.imageSmoothingEnabled = false;
-    pen.drawImage(layer, left, 0, x(data.end) - left, layout.bottom);
-  }
-  upright(pen, data.iterations, x, layout, palette.faint, [1, 3], 1);
+  if (layer) drawVisible(pen, view, layer, data, layout, x);
+  const shown = data.iterations.filter((time) => time >= view.start && time <= view.end);
+  if (shown.length < plot / 12) upright(pen, shown, x, layout, palette.faint, [1, 3], 1);
   upright(pen, data.restarts, x, layout, palette.lost, [4, 3], 1.5);
   paintLosses(pen, x, layout, palette, gutter, width);
   pen.restore();
   ticksBelow(pen, data.regroups, x, layout, palette.ink, 1, gutter);
   ticksBelow(pen, data.reconnects, x, layout, palette.load, 2, gutter);
   paintLabels(pen, layout, palette, chosen);
+}
+
+// Only the part of the layer that the view shows: at a deep zoom the whole would be stretched to millions of pixels.
+function drawVisible(pen, view, layer, data, layout, x) {
+  const [start, end] = [Math.max(view.start, data.start), Math.min(view.end, data.end)];
+  if (end <= start) return;
+  const scale = data.bins / (data.end - data.start);
+  pen.imageSmoothingEnabled = false;
+  pen.drawImage(layer, (start - data.start) * scale, 0, (end - start) * scale, layer.height, x(start), 0, x(end) - x(start), layout.bottom);
 }
 
 function paintAxis(pen, view, x, layout, palette, width) {
