@@ -78,6 +78,8 @@ class Run:
         self._farewell = JoinPool.STOPPED
         self.announce: Callable[[str], None] = lambda line: None
         """Shows a line to the user, while the run lives."""
+        self.beside: list[Callable[[Callable[[str, str], None]], Coroutine[None, None, None]]] = []
+        """Jobs from when signals are handled; each receives a function that records a problem of a source."""
 
     @classmethod
     def start(cls, config: RunConfig, recipe: str, prices: PriceTable, devices: DeviceTable | None = None) -> "Run":
@@ -107,10 +109,14 @@ class Run:
             _check_checkpoint(run.run_log)
             folder.write_config(config.model_dump(mode="json"))
         except BaseException as error:
-            run._record_end(error)
-            run.run_log.close()
+            run.refuse(error)
             raise
         return run
+
+    def refuse(self, error: BaseException) -> None:
+        """End before the first machine starts, because of this error."""
+        self._record_end(error)
+        self.run_log.close()
 
     async def execute(self) -> None:
         """Run to the end or to a stop; the journal records which, and every process is ended."""
@@ -130,7 +136,9 @@ class Run:
         presence = Presence(self.folder.path, lambda: embeddings.progress or wired.hub.waiting_for(), wired.hub.quiet_s)
         stopping = Stopping(self.folder.name, self._budget, presence, self._drain_s, wired.hub.fail)
         with stopping, presence:
-            keeping = asyncio.create_task(presence.keep())
+            note = wired.hub.dispatcher.setbacks.note
+            jobs = (presence.keep(), *(job(note) for job in self.beside))
+            keeping = asyncio.gather(*(_guarded(job, wired.hub) for job in jobs))
             try:
                 # Before the workers load their models, so that the text encoders have the device to themselves.
                 await embeddings.ready(self.run_log.state.iterations_done)

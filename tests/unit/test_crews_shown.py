@@ -12,8 +12,9 @@ from spotlight.core.events import AnyEvent, Crewing, NodeJoined, NodeLost, Recor
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import SlotClass
 from spotlight.surface.html.timeline_drawing import drawn_timeline
+from spotlight.surface.json_output import json_line
 from spotlight.surface.projections import RunView
-from spotlight.surface.status import as_json
+from spotlight.surface.status import status
 
 NODE = NodeId("spot-1.1")
 A, B, C = WORKERS = tuple(WorkerId(f"{NODE}/{slot}.1") for slot in range(3))
@@ -59,7 +60,10 @@ def test_crews_end_with_their_node_and_with_the_controller(end: AnyEvent):
 
 def test_status_names_the_slots_that_share_samples_now():
     view = RunView.of(records((1.0, crewing(1, (B, A))), (2.0, crewing(2, (B, A, C)))))
-    assert json.loads(as_json(view, PRICES))["crews"] == {"now": [["spot-1/1", "spot-1/0", "spot-1/2"]], "formed": 2}
+    assert json.loads(json_line(status(view, PRICES)))["crews"] == {
+        "now": [["spot-1/1", "spot-1/0", "spot-1/2"]],
+        "formed": 2,
+    }
 
 
 def test_report_shows_the_share_of_time_that_a_slot_was_in_a_crew():

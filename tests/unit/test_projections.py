@@ -36,9 +36,10 @@ from spotlight.core.events import (
 )
 from spotlight.core.types import Frontier, NodeId, WorkerId
 from spotlight.core.work import Activity, NoticeKind, RefusalReason, ReleaseReason, SlotClass, Work
+from spotlight.surface.json_output import json_line
 from spotlight.surface.panel import Lines, LivePanel, panel, watcher
 from spotlight.surface.projections import RunView
-from spotlight.surface.status import as_json, status
+from spotlight.surface.status import status
 from spotlight.surface.timeline import TimelineState
 
 PRICES = PriceTable.load()
@@ -287,7 +288,7 @@ def test_score_that_is_no_number_is_not_shown():
 
 def test_status_json_agrees_with_the_view():
     view = RunView.of(story())
-    printed = json.loads(as_json(view, PRICES))
+    printed = json.loads(json_line(status(view, PRICES)))
     assert printed["samples"]["rollouts"]["trained"] == view.samples.trained == 80
     assert printed["samples"]["steps_redone"] == {"lost": 16 * REDONE, "handed_back": 0}
     assert printed["samples"]["steps_done"] == view.samples.steps_done == (80 + 24) * STEPS

@@ -3,7 +3,6 @@
 Both receive the journal's records as they are written, and read only the view.
 """
 
-import sys
 import threading
 from types import TracebackType
 from typing import Protocol, Self
@@ -21,11 +20,14 @@ from spotlight.core.work import SlotClass
 from spotlight.surface.formats import count, dollars, duration, percent, score, score_name
 from spotlight.surface.liveness import RunStanding
 from spotlight.surface.panels.summary_panel import seconds_left
+from spotlight.surface.plain_text import plain
 from spotlight.surface.projections import RunView
 from spotlight.surface.startup import Startup
+from spotlight.surface.terminal import terminal
 from spotlight.surface.timeline import SlotRow, TimelineState
 
 REFRESH_HZ = 4
+PROBLEM_LENGTH = 400
 STRIP = 24
 """Number of slots shown one by one; for a larger pool the states are counted."""
 LETTERS: dict[TimelineState, tuple[str, str]] = {
@@ -61,7 +63,7 @@ def watcher(
     iterations: int, prices: PriceTable, view: RunView | None = None, console: Console | None = None
 ) -> Watcher:
     """The live panel on a terminal, else plain lines; `view` is the view of a resumed run's past."""
-    console = console or Console(file=sys.stdout)
+    console = console or terminal()
     view = view or RunView()
     return (
         LivePanel(view, iterations, prices, console)
@@ -75,7 +77,7 @@ class LivePanel:
 
     def __init__(self, view: RunView, iterations: int, prices: PriceTable, console: Console) -> None:
         self.view = view
-        self._startup = Startup()
+        self._startup = Startup(view.facts.is_issued)
         self._iterations, self._prices = iterations, prices
         # Another thread draws the panel, and must not see a half-folded record.
         self._lock = threading.Lock()
@@ -105,7 +107,7 @@ class Lines:
 
     def __init__(self, view: RunView, iterations: int, prices: PriceTable, console: Console) -> None:
         self.view = view
-        self._startup = Startup()
+        self._startup = Startup(view.facts.is_issued)
         self._iterations, self._prices, self._console = iterations, prices, console
 
     def __enter__(self) -> Self:
@@ -125,7 +127,7 @@ class Lines:
 
     def _print(self, line: str | None) -> None:
         if line is not None:
-            self._console.print(f"{duration(self.view.at):>12}  {line}", markup=False, highlight=False, soft_wrap=True)
+            self._console.print(f"{duration(self.view.at):>12}  {plain(line)}", soft_wrap=True)
 
 
 def line_of_record(view: RunView, record: Record, iterations: int, prices: PriceTable) -> str | None:
@@ -184,7 +186,7 @@ def panel(
     )
     grid.add_row("iterations", bar)
     if startup is not None:
-        grid.add_row("now", Text(startup))
+        grid.add_row("now", Text(plain(startup)))
     grid.add_row("held out", _scores(view))
     for slot_class in SlotClass:
         rows = [row for row in view.timeline.ordered() if row.slot_class is slot_class]
@@ -194,11 +196,12 @@ def panel(
     grid.add_row("previews", _previews(view))
     grid.add_row("cost", _cost(view, prices))
     if view.gaps.exist:
-        grid.add_row("missing", Text("; ".join(view.gaps.counts()), style="bold red"))
+        grid.add_row("missing", Text(plain("; ".join(view.gaps.counts())), style="bold red"))
     if view.problems:
         newest = view.problems[-1]
-        grid.add_row("problems", Text(f"{len(view.problems)}, the newest of {newest.source}: {newest.problem}"))
-    title = f"Spotlight · {view.facts.recipe} · {duration(view.at)}" if view.facts.recipe else "Spotlight"
+        shown = plain(f"{len(view.problems)}, the newest of {newest.source}: {newest.problem}", PROBLEM_LENGTH)
+        grid.add_row("problems", Text(shown))
+    title = f"Spotlight · {plain(view.facts.recipe)} · {duration(view.at)}" if view.facts.recipe else "Spotlight"
     return Panel(Group(grid, _key()), title=Text(title), title_align="left", border_style="dim", padding=(1, 2))
 
 
@@ -206,9 +209,9 @@ def state_line(standing: RunStanding) -> Text:
     """The state, its reason, and what a live run waits for."""
     line = Text(standing.state.value, style="bold")
     if standing.reason:
-        line.append(f": {standing.reason.rstrip('.')}", style="")
+        line.append(f": {plain(standing.reason.rstrip('.'))}", style="")
     if standing.waiting_for:
-        line.append(f"; waiting for {standing.waiting_for}", style="dim")
+        line.append(f"; waiting for {plain(standing.waiting_for)}", style="dim")
     if standing.last_progress_s is not None:
         line.append(f"; last progress {duration(standing.last_progress_s)} ago", style="dim")
     return line
@@ -234,7 +237,7 @@ def _scores(view: RunView) -> Text:
         return Text("no evaluation yet", style="dim")
     curve = view.curve(name)
     first, last = curve[0][1], curve[-1][1]
-    line = Text.assemble(f"{score_name(name)} ", (score(last.value), "bold"))
+    line = Text.assemble(f"{plain(score_name(name))} ", (score(last.value), "bold"))
     line.append(f" ({score(last.low)} to {score(last.high)})", style="dim")
     return line.append(f" from {score(first.value)}", style="dim") if len(curve) > 1 else line
 

@@ -88,7 +88,3 @@ def status(view: RunView, prices: PriceTable, standing: RunStanding | None = Non
         cost=cost_panel(view, prices),
         idle_share=bubbles_of(view.meter, newest=0).idle_shares(),
     )
-
-
-def as_json(view: RunView, prices: PriceTable, standing: RunStanding | None = None) -> str:
-    return msgspec.json.encode(status(view, prices, standing)).decode()

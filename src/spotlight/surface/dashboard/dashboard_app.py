@@ -21,6 +21,7 @@ from spotlight.surface.dashboard.followed_run import FollowedRun
 from spotlight.surface.dashboard.run_index import RunIndex
 from spotlight.surface.html.templating import STATIC, rendered
 from spotlight.surface.media import TYPES
+from spotlight.surface.metrics import CONTENT_TYPE
 
 OWN_STATIC = Path(__file__).with_name("static")
 ORDER = (
@@ -126,6 +127,11 @@ class Dashboard:
     async def health(self, request: Request) -> Response:
         return Response("ok\n", media_type="text/plain")
 
+    async def metrics(self, request: Request) -> Response:
+        """Live and recent runs in the format of Prometheus."""
+        text = await asyncio.to_thread(self.index.metrics)
+        return Response(text, media_type=CONTENT_TYPE)
+
     async def _found(self, run: str) -> FollowedRun:
         try:
             found = await asyncio.to_thread(self.index.find, run)
@@ -153,6 +159,7 @@ def dashboard_app(index: RunIndex, host: str = "127.0.0.1", token: str | None = 
         Route("/pair/{left}/{right}", board.pair),
         Route("/login", board.login, methods=["GET", "POST"]),
         Route("/healthz", board.health),
+        Route("/metrics", board.metrics),
         Mount("/static/panels", StaticFiles(directory=STATIC)),
         Mount("/static", StaticFiles(directory=OWN_STATIC)),
     ]

@@ -24,6 +24,7 @@ from spotlight.presence import read_beat
 from spotlight.surface.dashboard.followed_run import FollowedRun
 from spotlight.surface.kept_view import latest
 from spotlight.surface.liveness import standing_of
+from spotlight.surface.metrics import measure_recent, render
 from spotlight.surface.panels.summary_panel import SummaryPanel, summary_panel
 
 PATIENCE_S = 1.0
@@ -84,6 +85,10 @@ class RunIndex:
             except OSError:
                 continue
         return {run_id(path): path for _, path in sorted(found, key=lambda pair: (-pair[0], pair[1].name))}
+
+    def metrics(self) -> str:
+        """Metrics of the live and recent runs."""
+        return render(measure_recent(map(RunFolder, self.paths().values()), self._prices))
 
     def find(self, run: str) -> FollowedRun | None:
         """The run of an id; None if there is none. Raise SpotlightError if it cannot be read."""
