@@ -79,7 +79,7 @@ class RunLog:
 
     @classmethod
     def reopen(cls, config: RunConfig, folder: RunFolder, clock: Clock, disk: Disk | None = None) -> "RunLog":
-        """Reopen a run from its journal; all leases are released."""
+        """Reopen a run from its journal; leases stay until `Ledger.interrupt`."""
         prompts = folder.read_prompts()
         journal = Journal.open(folder.journal, clock.now, config.output.journal, disk)
         run_log = cls(config, folder, journal, clock, prompts)
@@ -109,7 +109,6 @@ class RunLog:
         if self.state.finished and self.state.iterations_done >= self.config.iterations:
             raise nothing_left(self.folder, self.config)
         self.emit(RunResumed(attempt=self.state.attempts + 1, wall=self.clock.wall()))
-        self.ledger.interrupt()
 
     def emit(self, event: AnyEvent) -> None:
         """Append the event; after one that could not be written only the end of the run is recorded.

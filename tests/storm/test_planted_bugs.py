@@ -92,7 +92,7 @@ def handed_back_step_ignored(patch: pytest.MonkeyPatch) -> None:
     serve = Dispatcher.serve
 
     def forgetting(self: Any, now: float) -> None:
-        self._flights.keep_only(lambda request: False)
+        self.flights.keep_only(lambda request: False)
         serve(self, now)
 
     patch.setattr(Dispatcher, "serve", forgetting)

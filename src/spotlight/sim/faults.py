@@ -69,6 +69,9 @@ class Fault(StrEnum):
     PAYLOAD_FULL = "disk full at a payload"
     PAYLOAD_LOST = "payload lost"
     PAYLOAD_DAMAGED = "payload damaged"
+    FLIGHTS_LOST = "flights lost"
+    FLIGHTS_DAMAGED = "flights damaged"
+    FLIGHTS_CUT = "flights cut short"
 
 
 KINDS = (*Fault, *CrashPoint)
@@ -386,11 +389,23 @@ class FaultyDisk:
 
 
 def damage_files(storm: Storm, storage: SimStorage, chance: random.Random) -> list[str]:
-    """Lose or damage payload files after a crash; return their names."""
+    """Lose or damage payload files, and parts of flights, after a crash; return their names."""
     damaged = []
     for kind, act in ((Fault.PAYLOAD_LOST, storage.lose), (Fault.PAYLOAD_DAMAGED, storage.damage)):
         names = [name for name in storage.payloads() if name not in damaged]
         if names and storm.happens(kind, 1.0):
             damaged.append(chance.choice(names))
             act(damaged[-1])
+    for kind, act in (
+        (Fault.FLIGHTS_LOST, storage.lose),
+        (Fault.FLIGHTS_DAMAGED, storage.damage_flight),
+        (Fault.FLIGHTS_CUT, storage.cut_flight),
+    ):
+        parts = [name for name in storage.flight_files() if name not in damaged]
+        if parts and storm.happens(kind, 1.0):
+            share = storm.stream("spoiled flights").uniform(0.1, 1.0)
+            spoiled = [name for name in parts if storm.stream("spoiled flights").random() < share]
+            damaged += spoiled
+            for name in spoiled:
+                act(name)
     return damaged

@@ -278,8 +278,8 @@ class SimWorker:
                 del self.engine.live[request]
                 finished.append(row)
             elif row.owes_commit:
-                commits.append(SimCommit(request, attempt, row.step, row.flight(row.committed), row.committed))
-                row.committed = row.step
+                since = row.committed
+                commits.append(SimCommit(request, attempt, row.step, row.commit(), since))
         return StepDone(len(batch), step_s, finished, commits, failed)
 
     async def _message_within(self, seconds: float) -> bool:

@@ -1,11 +1,14 @@
 """The run's disk, in memory: tensors, published weights and checkpoints; outlives the controller and every worker."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from spotlight.control.recovery import StoredPart
 from spotlight.core.blobs import BlobKind, BlobRef, content_digest
 from spotlight.core.errors import Stopped
+from spotlight.core.types import NodeId
 from spotlight.core.work import WeightsId
 from spotlight.node.unloading import BlobError
+from spotlight.sim.fakes import header_of, part_seal, read_flight
 
 CHECKPOINTS_KEPT = 2
 MISSING = "is not in the store"
@@ -64,6 +67,28 @@ class SimStorage:
         for ref in refs:
             self.files.pop(ref.path, None)
 
+    def writer_gone(self, node: NodeId, needed: Callable[[], Mapping[str, int]]) -> None:
+        """Every part is a file of its own, so nothing waits for its neighbours; those left are found at a restart."""
+
+    def flights(self) -> list[StoredPart]:
+        found = []
+        for path in self.flight_files():
+            data = self.files[path]
+            part = header_of(data)
+            if part is not None:
+                base = str(part.base) if part.since else ""
+                ref = BlobRef(kind=BlobKind.FLIGHT, path=path, digest=str(part_seal(data)), size=len(data))
+                found.append(StoredPart(part.request, part.attempt, part.step, part.since, base, part.digest, ref))
+            else:
+                del self.files[path]
+        return found
+
+    def is_intact(self, ref: BlobRef) -> bool:
+        try:
+            return bool(read_flight(self.files[ref.path]))
+        except ValueError:
+            return False
+
     def digest(self, name: str) -> str:
         """Digest of the file's content."""
         known = self._digests.get(name)
@@ -117,6 +142,9 @@ class SimStorage:
     def payloads(self) -> list[str]:
         return sorted(name for name in self.files if name.startswith("payloads/"))
 
+    def flight_files(self) -> list[str]:
+        return [name for name in self.files if name.startswith("flights/")]
+
     def lose(self, name: str) -> None:
         del self.files[name]
         self._digests.pop(name, None)
@@ -124,3 +152,13 @@ class SimStorage:
     def damage(self, name: str) -> None:
         self.files[name] = b"damaged " + self.files[name]
         self._digests.pop(name, None)
+
+    def damage_flight(self, name: str) -> None:
+        """Alter the tensors of a part; its header stays readable."""
+        data = self.files[name]
+        self.files[name] = data[:-1] + bytes([data[-1] ^ 1])
+
+    def cut_flight(self, name: str) -> None:
+        """Leave a part half-written."""
+        data = self.files[name]
+        self.files[name] = data[: len(data) // 2]

@@ -29,6 +29,7 @@ from spotlight.compute.rollout.denoise import check_finite, check_window
 from spotlight.compute.rollout.flight import Flight, Payload
 from spotlight.compute.rollout.live import Bucket, LiveRow
 from spotlight.compute.rollout.noise import initial_noise
+from spotlight.compute.rollout.seal import seal_of
 from spotlight.compute.rollout.step import Advanced, advance
 from spotlight.compute.scores import EVALUATION_SEED
 from spotlight.compute.weights.resident import Resident
@@ -172,12 +173,12 @@ class Engine:
     def commit(self, ids: Iterable[RequestId]) -> list[Committed]:
         """Commit the new parts of these flights; skips samples that are not here or have taken no step."""
         rows = [self._live[request] for request in ids if request in self._live]
-        return [self._committed(row, row.recorded_at) for row in rows if row.step]
+        return [self._committed(row, is_whole=False) for row in rows if row.step]
 
     def withdraw(self, request: RequestId) -> Committed | None:
         """Remove an attempt and return it with its whole flight; None if it is not here."""
         row = self._live.pop(request, None)
-        return None if row is None else self._committed(row, since=0)
+        return None if row is None else self._committed(row, is_whole=True)
 
     def fence(self, request: RequestId, attempt: int) -> bool:
         """Drop an attempt that is no longer current; True if it was here."""
@@ -235,10 +236,13 @@ class Engine:
             steps=row.step - row.began,
         )
 
-    def _committed(self, row: LiveRow, since: int) -> Committed:
-        flight = row.flight(self.resident.digest_of(row.request.weights), since).to_bytes() if row.step else None
-        row.note_commit()
-        return Committed(request=row.request.id, attempt=row.attempt, step=row.step, flight=flight, since=since)
+    def _committed(self, row: LiveRow, is_whole: bool) -> Committed:
+        if not row.step:
+            return Committed(request=row.request.id, attempt=row.attempt, step=0, flight=None)
+        flight = row.flight(self.resident.digest_of(row.request.weights), is_whole)
+        data = flight.to_bytes()
+        row.note_commit(seal_of(data))
+        return Committed(request=row.request.id, attempt=row.attempt, step=row.step, flight=data, since=flight.since)
 
     def _condition(self, prompt: Prompt) -> ConditionBatch:
         """Conditioning of one row, shared with a sample of the same prompt in flight."""
