@@ -31,7 +31,10 @@ def part(
 
 
 def found(
-    ledger: Ledger, *stored: StoredPart, damaged: tuple[StoredPart, ...] = (), published: dict[WeightsId, str] = PUBLISHED
+    ledger: Ledger,
+    *stored: StoredPart,
+    damaged: tuple[StoredPart, ...] = (),
+    published: dict[WeightsId, str] = PUBLISHED,
 ) -> list[StoredPart]:
     """The recovered flight of A."""
     spoiled = {each.ref for each in damaged}

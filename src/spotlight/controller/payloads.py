@@ -138,6 +138,10 @@ class PayloadFolder:
     def covered(self, iteration: int) -> None:
         self._deletions.put(lambda: self._clear(iteration))
 
+    def finished(self) -> None:
+        """Delete what only an unfinished run needs; its nodes are gone."""
+        shutil.rmtree(self._run_folder / BlobKind.FLIGHT.value, ignore_errors=True)
+
     def settle(self) -> None:
         """Wait until everything that was ordered so far is deleted."""
         done = threading.Event()

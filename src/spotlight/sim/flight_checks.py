@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from spotlight.control.flights import Flights
 from spotlight.core.blobs import BlobRef
-from spotlight.core.events import Accepted, AnyEvent, Leased, Released
-from spotlight.core.work import RequestId
+from spotlight.core.events import Accepted, AnyEvent, Leased, Published, Released
+from spotlight.core.work import RequestId, WeightsId
 from spotlight.sim.fakes import FlightPart, read_flight
 from spotlight.sim.storage import SimStorage
 
@@ -39,11 +39,23 @@ class FlightChecks:
         self._limits: dict[RequestId, _Limit] = {}
         self._left: dict[RequestId, _LeftFlight] = {}
         self._left_limits: dict[RequestId, _Limit] = {}
+        self._recovered: dict[RequestId, int] = {}
+        """Steps of the flights of samples that were not leased since the restart."""
+        self._published: dict[WeightsId, str] = {}
+        self.problems: list[str] = []
 
     def observe(self, event: AnyEvent) -> None:
         match event:
             case Leased(request=request, attempt=attempt, step=step):
                 self._limits[request] = _Limit(attempt, step)
+                recovered = self._recovered.pop(request, step)
+                if recovered != step:
+                    self.problems.append(f"{request} has a flight of step {recovered}, but is leased at step {step}")
+            case Published(weights=weights, digest=digest):
+                if self._published.get(weights, digest) != digest:
+                    # Samples of other bits start over.
+                    self._recovered.clear()
+                self._published[weights] = digest
             case Released(request=request, step=step):
                 self._limits[request] = _Limit(None, step)
             case Accepted(request=request):
@@ -62,33 +74,34 @@ class FlightChecks:
                 promised = step if limit.attempt is not None else min(step, limit.step)
                 self._left[request] = _LeftFlight(promised, tuple(ref.path for ref in refs))
 
-    def resumed(
-        self, flights: Flights, outstanding: Mapping[RequestId, str | None], damaged: Collection[str]
-    ) -> Iterator[str]:
-        """Problems after the start of the next life; `outstanding` has the digest of each sample's weights."""
+    def resumed(self, flights: Flights, outstanding: Mapping[RequestId, WeightsId], damaged: Collection[str]) -> None:
+        """The next life has started; `outstanding` has the weights of each unfinished sample."""
         needed: set[str] = set()
-        for request, digest in outstanding.items():
+        self._recovered.clear()
+        for request, weights in outstanding.items():
             step, refs = flights.newest(request)
             needed.update(ref.path for ref in refs)
             if step:
-                yield from self._problems(request, step, refs, digest)
+                self._recovered[request] = step
+                self.problems += self._wrong(request, step, refs, self._published[weights])
             left = self._left.get(request)
             if left is not None and step < left.step and not any(path in damaged for path in left.files):
                 made_with = {part.digest for path in left.files for part in self._read(path)}
-                if made_with in (set(), {digest}):
-                    yield f"{request} was committed at step {left.step} and continues at step {step} after a restart"
+                if made_with <= {self._published[weights]}:
+                    self.problems.append(
+                        f"{request} was committed at step {left.step} and continues at step {step} after a restart"
+                    )
         unneeded = [path for path in self._storage.flight_files() if path not in needed]
-        if unneeded:
-            yield f"{unneeded[0]} is kept, but no sample continues from it"
+        self.problems += [f"{path} is kept, but no sample continues from it" for path in unneeded]
 
-    def _problems(self, request: RequestId, step: int, refs: tuple[BlobRef, ...], digest: str | None) -> Iterator[str]:
+    def _wrong(self, request: RequestId, step: int, refs: tuple[BlobRef, ...], digest: str) -> Iterator[str]:
         parts = [part for ref in refs for part in self._read(ref.path)]
         limit = self._left_limits.get(request, _Limit(None, 0))
         if [part.request for part in parts] != [request] * len(refs) or parts[-1].step != step:
             yield f"{request} continues from step {step} of another flight: {parts}"
         elif parts[-1].attempt != limit.attempt and step > limit.step:
             yield f"{request} continues at step {step} of attempt {parts[-1].attempt}, but may from {limit}"
-        elif digest is not None and parts[-1].digest != digest:
+        elif parts[-1].digest != digest:
             yield f"{request} continues a flight made with {parts[-1].digest}, but {digest} is published"
 
     def _read(self, path: str) -> list[FlightPart]:

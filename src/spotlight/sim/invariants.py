@@ -102,8 +102,8 @@ class Invariants:
         run_log.observers.append(self.observe)
         self._meter = run_log.meter
         self._hub = hub
-        digests = {request: self._published.get(self._requests[request].weights) for request in self._outstanding()}
-        self.problems += self._flights.resumed(hub.dispatcher.flights, digests, self.damaged)
+        unfinished = {request: self._requests[request].weights for request in self._outstanding()}
+        self._flights.resumed(hub.dispatcher.flights, unfinished, self.damaged)
 
     # -- records -------------------------------------------------------------------------------------------------------
 
@@ -229,6 +229,7 @@ class Invariants:
             self._check_leases(self._hub)
             self._check_notices(self._hub)
             self._check_refused()
+        self.problems += self._flights.problems
         if self._world.storage.replaced:
             self.problems.append(f"the tensors in {self._world.storage.replaced[0]} were replaced by others")
         if self.problems:

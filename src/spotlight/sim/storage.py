@@ -1,5 +1,6 @@
 """The run's disk, in memory: tensors, published weights and checkpoints; outlives the controller and every worker."""
 
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from spotlight.control.recovery import StoredPart
@@ -12,6 +13,7 @@ from spotlight.sim.fakes import header_of, part_seal, read_flight
 
 CHECKPOINTS_KEPT = 2
 MISSING = "is not in the store"
+RELEASED_KEPT = 64
 
 
 def never(name: str) -> bool:
@@ -32,6 +34,8 @@ class SimStorage:
         self.checkpoints: dict[str, bytes] = {}
         self._flights = 0
         """Number of parts of flights stored."""
+        self._released: deque[tuple[str, bytes]] = deque(maxlen=RELEASED_KEPT)
+        """Parts of flights that were released, and still lie in files with others: a restart finds them."""
         self._writers = 0
         """Number of checkpoints begun."""
         self.is_full: Callable[[str], bool] = never
@@ -65,13 +69,17 @@ class SimStorage:
 
     def release(self, refs: Sequence[BlobRef]) -> None:
         for ref in refs:
-            self.files.pop(ref.path, None)
+            data = self.files.pop(ref.path, None)
+            if data is not None:
+                self._released.append((ref.path, data))
 
     def writer_gone(self, node: NodeId, needed: Callable[[], Mapping[str, int]]) -> None:
         """Every part is a file of its own, so nothing waits for its neighbours; those left are found at a restart."""
 
     def flights(self) -> list[StoredPart]:
         found = []
+        self.files.update(self._released)
+        self._released.clear()
         for path in self.flight_files():
             data = self.files[path]
             part = header_of(data)

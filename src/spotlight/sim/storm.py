@@ -32,7 +32,8 @@ from spotlight.core.work import Work
 from spotlight.folder import RunFolder
 from spotlight.sim.controller import Controller, Ending, PowerCut
 from spotlight.sim.crash_points import Broken
-from spotlight.sim.faults import KINDS, MACHINES, Fault, FaultyDisk, MachineFaults, Storm, Undisturbed, damage_files
+from spotlight.sim.disk_faults import FaultyDisk, damage_files
+from spotlight.sim.faults import KINDS, MACHINES, Fault, MachineFaults, Storm, Undisturbed
 from spotlight.sim.invariants import Edge, Invariants
 from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.setting import Setting, draw_setting
