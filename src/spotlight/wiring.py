@@ -12,7 +12,7 @@ from spotlight.control.demand import Demands
 from spotlight.control.dispatch import Dispatcher, Outgoing
 from spotlight.control.explore.config import Baseline, Timing
 from spotlight.control.ledger import SampleState
-from spotlight.control.recovery import recover
+from spotlight.control.recovery import Records, recover
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.controller.checkpoints import Cadence, Checkpoints
@@ -210,7 +210,8 @@ def _restore(
     ledger, state, config = run_log.ledger, run_log.state, run_log.config
     stored = storage.flights()
     digests = {weights: published.digest for weights, published in state.published.items()}
-    flights = recover(stored, ledger, digests, storage.is_intact)
+    flights = recover(stored, ledger, Records(run_log.holders, digests), storage.is_intact)
+    run_log.holders.clear()
     needed = {part.ref for flight in flights.values() for part in flight}
     storage.release([part.ref for part in stored if part.ref not in needed])
     ledger.interrupt({request: flight[-1].step for request, flight in flights.items()})

@@ -16,7 +16,7 @@ from command_line import spotlight
 from spotlight.compute.rollout.stored_flights import is_part_intact, stored_parts
 from spotlight.control.ledger import Ledger
 from spotlight.control.ledger.audit import audit
-from spotlight.control.recovery import recover
+from spotlight.control.recovery import Records, recover
 from spotlight.core.events import (
     AnyEvent,
     Leased,
@@ -128,8 +128,11 @@ class LiveRun:
     def committed_flights(self, iteration: int) -> dict[RequestId, int]:
         """Steps of the committed flights of an iteration's unfinished rollouts, by what lies on the disk."""
         ledger = Ledger.replay(record.event for record in self.records())
-        digests = {event.weights: event.digest for event in self.events(Published)}
-        found = recover(stored_parts(self.run), ledger, digests, partial(is_part_intact, self.run))
+        known = Records(
+            {(event.request, event.attempt): event.worker for event in self.events(Leased)},
+            {event.weights: event.digest for event in self.events(Published)},
+        )
+        found = recover(stored_parts(self.run), ledger, known, partial(is_part_intact, self.run))
         rollouts = {request.id for request in ledger.iteration(iteration, Work.ROLLOUT)}
         return {request: flight[-1].step for request, flight in found.items() if request in rollouts}
 

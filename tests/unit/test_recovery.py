@@ -5,12 +5,14 @@ import pytest
 from ledger_stories import BASE, W1, W2, make, wanted
 
 from spotlight.control.ledger import Ledger
-from spotlight.control.recovery import StoredPart, recover
+from spotlight.control.recovery import Records, StoredPart, recover
 from spotlight.core.blobs import BlobKind, BlobRef
+from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import ReleaseReason, Request, WeightsId
 
 A, B = wanted(0, 0), wanted(0, 1)
 PUBLISHED = {A.weights: BASE}
+HOLDERS = {(request.id, attempt): worker for request in (A, B) for attempt, worker in ((1, W1), (2, W2))}
 
 
 @pytest.fixture
@@ -27,7 +29,12 @@ def part(
     seal = f"{request.id} {attempt}:{step}" + (f" on {on.ref.digest}" if on is not None else "")
     ref = BlobRef(BlobKind.FLIGHT, f"flights/{seal}", seal, size=1)
     since, base = (on.step, on.ref.digest) if on is not None else (0, "")
-    return StoredPart(request.id, attempt, step, since, base, digest, ref)
+    writer = node_of(HOLDERS[request.id, attempt]) if request in (A, B) else NodeId("spot-9.1")
+    return StoredPart(request.id, attempt, step, since, base, digest, ref, writer)
+
+
+def node_of(worker: WorkerId) -> NodeId:
+    return NodeId(worker.partition("/")[0])
 
 
 def found(
@@ -38,7 +45,8 @@ def found(
 ) -> list[StoredPart]:
     """The recovered flight of A."""
     spoiled = {each.ref for each in damaged}
-    return list(recover(stored, ledger, published, lambda ref: ref not in spoiled).get(A.id, ()))
+    known = Records(HOLDERS, published)
+    return list(recover(stored, ledger, known, lambda ref: ref not in spoiled).get(A.id, ()))
 
 
 TWO = part(2)
@@ -109,7 +117,16 @@ def test_sample_that_is_finished_dropped_or_unknown_has_no_flight(ledger: Ledger
     assert found(ledger, TWO) == [], "it starts over"
     ledger.drop(A.id, "given up")
     assert found(ledger, TWO) == []
-    assert recover([part(2, request=wanted(9, 9))], ledger, PUBLISHED, lambda ref: True) == {}
+    assert recover([part(2, request=wanted(9, 9))], ledger, Records(HOLDERS, PUBLISHED), lambda ref: True) == {}
+
+
+def test_part_in_the_file_of_a_node_that_did_not_hold_its_attempt_does_not_count(ledger: Ledger) -> None:
+    """A node on another machine may write anything, but not into the files of others."""
+    ledger.lease(A.id, W1)
+    forged = part(8)._replace(writer=node_of(W2))
+    assert found(ledger, TWO, FOUR, forged) == [TWO, FOUR]
+    assert found(ledger, TWO, FOUR._replace(writer=node_of(W2)), SIX) == [TWO]
+    assert found(ledger, TWO._replace(attempt=7), FOUR) == []
 
 
 @pytest.mark.parametrize("step", [-1, 0, 10, 11])

@@ -43,6 +43,7 @@ def test_parts_come_back_with_what_they_continue_and_with_the_references_that_we
     for ref, commit in zip(refs, commits, strict=True):
         part = known[ref.path + str(ref.offset)]
         assert facts(part) == (commit.request, commit.attempt, commit.step, commit.since)
+        assert part.writer == f"spot-{1 + refs.index(ref) % 2}.1"
         assert msgspec.structs.replace(part.ref, is_last=False) == msgspec.structs.replace(ref, is_last=False)
         assert is_part_intact(tmp_path, part.ref)
     by_seal = {part.ref.digest: part for part in found}
@@ -87,7 +88,8 @@ def test_damaged_tensors_are_no_part_of_a_flight_and_those_behind_them_are(
         (10).to_bytes(8, "little") + b"not a JSON",
         (2).to_bytes(8, "little") + b"{}" + b"x" * 100,
         (MOST_HEADER + 1).to_bytes(8, "little") + b"{" * 64,
-        (27).to_bytes(8, "little") + b'{"x":{"data_offsets":[0,-9]' + b"}}",
+        (29).to_bytes(8, "little") + b'{"x":{"data_offsets":[0,-9]}}',
+        (200_005).to_bytes(8, "little") + b'{"x":' + b"[" * 200_000,
     ],
 )
 def test_garbage_behind_a_part_is_not_read_and_no_error(

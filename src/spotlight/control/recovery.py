@@ -8,8 +8,9 @@ of a flight are found again without any record of commits, and those of two atte
     recovered: 2, 4 of attempt 1 and 6 of attempt 2; if 6 is damaged, 2 and 4
 
 Invariants (tests/unit/test_recovery.py, storms): a recovered flight is complete and undamaged, and was made with the
-published weights. It is a commit of the live attempt, or not later than the step at which that attempt began or the
-next one begins; so nothing comes back that was given up after a failure. It is the newest one of these.
+published weights, each part by the node that held its attempt. It is a commit of the live attempt, or not later than
+the step at which that attempt began or the next one begins; so nothing comes back that was given up after a failure.
+It is the newest one of these.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 from spotlight.control.ledger.book import Book
 from spotlight.core.blobs import BlobRef
+from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import RequestId, WeightsId
 
 
@@ -33,29 +35,40 @@ class StoredPart(NamedTuple):
     weights_digest: str
     ref: BlobRef
     """Its digest is the part's seal."""
+    writer: NodeId
+    """Node whose file it lies in."""
 
 
 RecoveredFlight: TypeAlias = tuple[StoredPart, ...]
 """The parts of one flight, the first one first."""
 
 
+class Records(NamedTuple):
+    """What the journal says about leases and weights."""
+
+    holders: Mapping[tuple[RequestId, int], WorkerId]
+    """Worker that each attempt was leased to."""
+    published: Mapping[WeightsId, str]
+    """Digests of the sets published so far."""
+
+
 def recover(
-    stored: Iterable[StoredPart],
-    ledger: Book,
-    published: Mapping[WeightsId, str],
-    is_intact: Callable[[BlobRef], bool],
+    stored: Iterable[StoredPart], ledger: Book, records: Records, is_intact: Callable[[BlobRef], bool]
 ) -> dict[RequestId, RecoveredFlight]:
-    """The newest flight of each unfinished sample; `published` has the digests of the sets known so far."""
+    """The newest flight of each unfinished sample."""
     by_request: dict[RequestId, list[StoredPart]] = {}
     for part in stored:
-        by_request.setdefault(part.request, []).append(part)
+        # A node on another machine can write what it likes, but only into files of its own.
+        holder = records.holders.get((part.request, part.attempt), "")
+        if holder.partition("/")[0] == part.writer:
+            by_request.setdefault(part.request, []).append(part)
     found = {}
     for request, parts in by_request.items():
         limit = ledger.resume_limit(request)
         if limit is None:
             continue
         of = ledger.request(request)
-        digest, steps = published.get(of.weights), of.sample.sampling.steps
+        digest, steps = records.published.get(of.weights), of.sample.sampling.steps
         heads = [
             part
             for part in parts

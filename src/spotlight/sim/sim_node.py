@@ -36,7 +36,7 @@ from spotlight.sim.sim_link import Direction, SimLink
 from spotlight.sim.sim_rewards import SimPicture, reward_processes
 from spotlight.sim.sim_trainer import SimTrainer
 from spotlight.sim.sim_worker import SimWorker
-from spotlight.sim.storage import SimStorage
+from spotlight.sim.storage import NodeFlights, SimStorage
 
 REWARD_PROCESSES = 2
 """Reward processes per node where faults may happen."""
@@ -115,8 +115,8 @@ class SimNode:
         self._core.begin()
 
     def _flight_store(self) -> FlightStore:
-        storage = self._world.storage
-        return SimFarStore(storage, partial(self._policy.store_s, self.id)) if self._is_far else NearStore(storage)
+        flights = NodeFlights(self._world.storage, self.id)
+        return SimFarStore(flights, partial(self._policy.store_s, self.id)) if self._is_far else NearStore(flights)
 
     def _linked(self, latency_s: Callable[[], float]) -> SimLink:
         return SimLink(latency_s, partial(self._world.arrived, self.id), self._receive, self)

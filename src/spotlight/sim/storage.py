@@ -54,10 +54,10 @@ class SimStorage:
         digest = self._digests[path] = content_digest(data)
         return BlobRef(kind=kind, path=path, digest=digest, size=len(data))
 
-    def append(self, data: bytes) -> BlobRef:
-        """Store a part of a flight, under a name of its own."""
+    def append(self, data: bytes, writer: NodeId) -> BlobRef:
+        """Store a part of a flight of this node, under a name of its own."""
         self._flights += 1
-        path = f"{BlobKind.FLIGHT.value}/{self._flights}"
+        path = f"{BlobKind.FLIGHT.value}/{writer}-{self._flights}"
         self.files[path] = data
         return BlobRef(kind=BlobKind.FLIGHT, path=path, digest="", size=len(data))
 
@@ -86,7 +86,9 @@ class SimStorage:
             if part is not None:
                 base = str(part.base) if part.since else ""
                 ref = BlobRef(kind=BlobKind.FLIGHT, path=path, digest=str(part_seal(data)), size=len(data))
-                found.append(StoredPart(part.request, part.attempt, part.step, part.since, base, part.digest, ref))
+                writer = NodeId(path.partition("/")[2].rpartition("-")[0])
+                facts = part.request, part.attempt, part.step, part.since, base, part.digest
+                found.append(StoredPart(*facts, ref, writer))
             else:
                 del self.files[path]
         return found
@@ -170,3 +172,15 @@ class SimStorage:
         """Leave a part half-written."""
         data = self.files[name]
         self.files[name] = data[: len(data) // 2]
+
+
+class NodeFlights:
+    """The store of flights, as one node uses it."""
+
+    def __init__(self, storage: SimStorage, node: NodeId) -> None:
+        self._storage = storage
+        self._node = node
+        self.get = storage.get
+
+    def append(self, data: bytes) -> BlobRef:
+        return self._storage.append(data, self._node)

@@ -16,9 +16,11 @@ import msgspec
 from spotlight.compute.rollout.seal import LENGTH_BYTES, is_intact, labels_in, seal_of, tensor_bytes
 from spotlight.control.recovery import StoredPart
 from spotlight.core.blobs import BlobKind, BlobRef
+from spotlight.core.types import NodeId
 from spotlight.core.work import Request
 
 FLIGHT_SCHEMA = "spotlight-flight-3"
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 MOST_HEADER = 1 << 20
 """Bytes of the longest header that is read; they have about a thousand."""
 
@@ -52,16 +54,16 @@ def parts_in(store: Path, path: Path) -> list[StoredPart]:
             if labels.schema != FLIGHT_SCHEMA:
                 break
             facts = msgspec.json.decode(labels.facts, type=FlightFacts)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNREADABLE:
             break
         number = len(found) + 1
         found.append((facts, BlobRef(BlobKind.FLIGHT, name, seal_of(header), size, offset, number)))
     if found:
         facts, ref = found[-1]
         found[-1] = facts, msgspec.structs.replace(ref, is_last=True)
+    writer = NodeId(path.name.rpartition("-")[0])
     return [
-        StoredPart(facts.request.id, facts.attempt, facts.step, facts.since, facts.base, facts.weights_digest, ref)
-        for facts, ref in found
+        StoredPart(f.request.id, f.attempt, f.step, f.since, f.base, f.weights_digest, ref, writer) for f, ref in found
     ]
 
 
@@ -90,5 +92,5 @@ def _headers(path: Path) -> Iterator[tuple[int, int, bytes]]:
                     return
                 yield offset, size, header
                 offset += size
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, *UNREADABLE):
         return
