@@ -23,12 +23,12 @@ from spotlight.control.ledger.audit import audit
 from spotlight.control.ledger.findings import Bounds
 from spotlight.control.ledger.states import OUTSTANDING
 from spotlight.control.ledger.tally import AuditReport
-from spotlight.core.errors import Stopped
+from spotlight.core.errors import EnvironmentProblem, Stopped
 from spotlight.core.events import AnyEvent, Issued, ProblemNoted, Record
 from spotlight.core.journal import Disk, read
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.segments import list_segments
-from spotlight.core.types import WorkerId
+from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass
 from spotlight.folder import RunFolder
 from spotlight.sim.controller import Controller, Ending, PowerCut
@@ -66,6 +66,10 @@ class ScriptedFaults(NoFaults):
         """Requests whose every attempt fails."""
         self.confused: set[WorkerId] = set()
         """Workers that use other weights than they report."""
+        self.damaging: Counter[str] = Counter()
+        """Number of copies of weights that will be damaged, by the name of their node."""
+        self.full: set[str] = set()
+        """Names of nodes whose disk takes no more weights."""
 
     def should_crash(self, point: CrashPoint, worker: WorkerId) -> bool:
         if (point, worker) in self.worker_crashes:
@@ -86,6 +90,15 @@ class ScriptedFaults(NoFaults):
 
     def fails(self, request: Request, attempt: int) -> bool:
         return request.id in self.impossible
+
+    def copied(self, digest: str, node: NodeId) -> str:
+        name = node.rpartition(".")[0]
+        if name in self.full:
+            raise EnvironmentProblem(f"the weights could not be copied to {node}: no space is left on it; free some.")
+        if not self.damaging[name]:
+            return digest
+        self.damaging[name] -= 1
+        return f"damaged {digest}"
 
     def misused(self, digest: str, worker: WorkerId) -> str:
         return f"not {digest}" if worker in self.confused else digest

@@ -63,7 +63,9 @@ class Flights:
 
     def refuse(self, request: RequestId, step: int, ref: BlobRef | None) -> None:
         """Release the bytes of a part that comes too late, unless they are part of the flight."""
-        if ref is not None and all(part.ref != ref for part in self._flights.get(request, ())):
+        # By place: what a reference says beside it may differ after a restart.
+        known = [(part.ref.path, part.ref.offset) for part in self._flights.get(request, ())]
+        if ref is not None and (ref.path, ref.offset) not in known:
             self._release([ref])
 
     def at(self, request: RequestId, step: int) -> tuple[BlobRef, ...]:

@@ -55,6 +55,7 @@ class Fault(StrEnum):
     POISON = "sample that always fails"
     UNSCORABLE = "no reward"
     MISREAD = "weights misread"
+    COPY_DAMAGED = "weights damaged on a node"
     MISUSED = "sample of wrong weights"
     CRASH_BEFORE = "controller died before a record"
     CRASH_AFTER = "controller died after a record"
@@ -205,6 +206,13 @@ class Storm(NoFaults):
     def late_result_delay(self, worker: WorkerId) -> float | None:
         delay_s = self._streams["haunting"].uniform(0.0, 4.0)
         return delay_s if self.happens(Fault.LATE_RESULT, 1.0) else None
+
+    def is_full(self, path: str) -> bool:
+        """Whether this file cannot be written; commits are many, and each stops the run."""
+        return self.happens(Fault.PAYLOAD_FULL, 0.002 if path.startswith("flights/") else 0.06)
+
+    def copied(self, digest: str, node: NodeId) -> str:
+        return mark("copied", digest) if self.happens(Fault.COPY_DAMAGED, 0.3) else digest
 
     def misread(self, digest: str, worker: WorkerId) -> str:
         return mark("misread", digest) if self.happens(Fault.MISREAD, 0.2) else digest

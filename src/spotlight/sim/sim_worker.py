@@ -49,6 +49,8 @@ from spotlight.sim.sim_spans import SimSpans
 from spotlight.sim.sim_trainer import SimTrainer, obey
 from spotlight.sim.surroundings import Surroundings
 
+RENEWED_S = 12.0
+"""Longest time until a damaged copy of weights is replaced and loaded, for a worker that is neither slow nor frozen."""
 LATE = " of an attempt that was given up"
 """Mark in the tensors of a late result."""
 
@@ -87,6 +89,7 @@ class SimWorker:
         self.send: Callable[..., None] = partial(self.around.send_from, self.id)
         self.background = BackgroundWrites()
         self._is_awake = True
+        self._wakings = 0
         self._woken = asyncio.Event()
         self._woken.set()
         # Weak references, so that each of the thousands of workers of a long run is freed without garbage collection.
@@ -111,7 +114,8 @@ class SimWorker:
             trains=self.trainer is not None,
             kind=self.kind,
         )
-        loading = LoadingCore(self.id, self.holds, self.send, self.machines.copies_sets, self._loop.time)
+        send: Callable[..., None] = lambda message, blob: me._send_of_loading(message, blob)  # noqa: E731
+        loading = LoadingCore(self.id, self.holds, send, self.machines.copies_sets, self._loop.time)
         self.core = WorkerCore(self.id, hello, self.engine, self.crew.membership, loading, me)
 
     def receive(self, message: m.AnyMessage, blob: bytes) -> None:
@@ -131,6 +135,7 @@ class SimWorker:
         self._loop.call_later(seconds, self._wake)
 
     def _wake(self) -> None:
+        self._wakings += 1
         self._is_awake = True
         self._woken.set()
         self._heartbeat.thaw()
@@ -175,6 +180,17 @@ class SimWorker:
                 self.crash_if_due(CrashPoint.BEFORE_RESULT)
                 digest = self.around.digest_used(digest, self.id)
             self._send_result(row, digest, self.latent_salt)
+
+    def _send_of_loading(self, message: m.AnyMessage, blob: bytes) -> None:
+        self.send(message, blob)
+        if isinstance(message, crews.CopyDamaged):
+            self._loop.call_later(RENEWED_S, self._check_renewed, message.weights, self._wakings)
+
+    def _check_renewed(self, weights: WeightsId, wakings: int) -> None:
+        """A set whose copy was damaged is there, or no longer wanted."""
+        is_quick = self._is_awake and self._wakings == wakings and self.pace.slowness == 1.0
+        if is_quick and weights not in self.holds:
+            self.around.lacks(self.id, weights)
 
     def _send_result(self, row: SimRow, digest: str, salt: str) -> None:
         self.around.finished(self, row, digest, self.numerics.tensors(row.request, digest, salt))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from spotlight.control.recovery import StoredPart
 from spotlight.core.blobs import BlobKind, BlobRef, content_digest
-from spotlight.core.errors import Stopped
+from spotlight.core.errors import EnvironmentProblem, Stopped
 from spotlight.core.types import NodeId
 from spotlight.core.work import WeightsId
 from spotlight.node.unloading import BlobError
@@ -58,6 +58,8 @@ class SimStorage:
         """Store a part of a flight of this node, under a name of its own."""
         self._flights += 1
         path = f"{BlobKind.FLIGHT.value}/{writer}-{self._flights}"
+        if self.is_full(path):
+            raise Stopped(f"{path} cannot be written, because the disk is full; free it and resume.")
         self.files[path] = data
         return BlobRef(kind=BlobKind.FLIGHT, path=path, digest="", size=len(data))
 
@@ -108,6 +110,12 @@ class SimStorage:
 
     def is_whole(self, name: str, digest: str) -> bool:
         return name in self.files and self.digest(name) == digest
+
+    def weights_at(self, path: str) -> str:
+        """Digest of the published set at this path."""
+        if path not in self.weights:
+            raise EnvironmentProblem(f"{path} is not there")
+        return self.weights[path]
 
     def has_weights(self, weights: WeightsId, digest: str) -> bool:
         return self.weights.get(self.weights_path(weights)) == digest

@@ -139,7 +139,7 @@ class StormRun:
         self._setbacks: list[Setbacks] = []
         """Of each life of the controller."""
         self.storage = SimStorage()
-        self.storage.is_full = lambda name: storm.happens(Fault.PAYLOAD_FULL, 0.06)
+        self.storage.is_full = storm.is_full
         rewards = config.reward.rewards("simulated")
         exact, machines = config.deterministic, setting.machines
         self.world = SimWorld(storm, self.storage, self.trace, exact, machines, rewards=rewards)
