@@ -50,6 +50,20 @@ def test_spot_node_with_a_full_disk_ends_with_its_reason_and_the_others_go_on() 
         assert story.theta == undisturbed()
 
 
+def test_tensors_lost_under_a_living_run_stop_it_and_are_made_again_when_it_is_resumed() -> None:
+    with Story() as story:
+        story.until(lambda: [event for event in story.recorded(Accepted) if event.request.startswith("rollout/")])
+        lost = next(event for event in story.recorded(Accepted) if event.request.startswith("rollout/"))
+        assert lost.payload is not None
+        story.storage.lose(lost.payload)
+        story.invariants.damaged.add(lost.payload)
+        story.expected_reason = "cannot be trained on"
+        story.end()
+        assert story.lives == 2
+        assert [event.request for event in story.recorded(Reopened)] == [lost.request]
+        assert story.theta == undisturbed()
+
+
 @pytest.mark.parametrize("kind", ["payloads/", "flights/"])
 def test_full_disk_of_the_reserved_node_stops_the_run_and_nothing_is_lost_when_it_is_resumed(kind: str) -> None:
     with Story() as story:
