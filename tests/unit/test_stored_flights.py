@@ -123,4 +123,4 @@ def test_chain_of_parts_is_the_one_that_a_worker_continues(commits: list[Committ
     admit(by, REQUESTS[0], attempt=2, flight=data)
     (progress,) = by.progress()
     assert (progress.step, progress.attempt) == (4, 2)
-    assert torch.isfinite(by._live[REQUESTS[0].id].x_SC).all()
+    assert torch.isfinite(by.live[REQUESTS[0].id].x_SC).all()

@@ -5,9 +5,10 @@ from functools import lru_cache
 
 import msgspec
 
+from spotlight.compute.rollout.row_book import is_commit_due
 from spotlight.core import messages as m
 from spotlight.core.types import Prompt, PromptId
-from spotlight.core.work import Activity, Request
+from spotlight.core.work import Activity, Request, WeightsId
 from spotlight.node.worker_core import ACTIVITIES
 from spotlight.sim.crash_points import Broken
 from spotlight.sim.fakes import FlightPart, part_seal, read_flight
@@ -26,6 +27,9 @@ class SimRow:
 
     granted: m.Granted
     request: Request
+    attempt: int
+    bucket: tuple[WeightsId, bool]
+    """Weights, and whether they are used unrounded."""
     digest: str
     """Digest of the weights in use."""
     latent: str
@@ -87,7 +91,7 @@ class SimRow:
     def _part(self, since: int, base: int) -> bytes:
         return FlightPart(
             request=self.request.id,
-            attempt=self.granted.attempt,
+            attempt=self.attempt,
             step=self.step,
             since=since,
             base=base,
@@ -101,7 +105,7 @@ class SimRow:
 
     @property
     def owes_commit(self) -> bool:
-        return bool(self.granted.commit_every) and self.step - self.committed >= self.granted.commit_every
+        return is_commit_due(self.granted.commit_every, self.step, self.committed)
 
     @property
     def steps_ahead(self) -> int:
@@ -111,7 +115,7 @@ class SimRow:
         return commit if every and commit < ahead else ahead
 
 
-def start_row(granted: m.Granted, digest: str, blob: bytes | None, numerics: Numerics) -> SimRow | str:
+def start_row(granted: m.Granted, digest: str, blob: bytes | None, is_exact: bool, numerics: Numerics) -> SimRow | str:
     """The row of a granted sample, continued from its flight if there is one; or what is wrong."""
     request = granted.request
     if prompt_id(granted.prompt) != request.sample.prompt:
@@ -121,6 +125,9 @@ def start_row(granted: m.Granted, digest: str, blob: bytes | None, numerics: Num
     sample = request.sample
     sampling = sample.sampling
     passes = 1 if sampling.guidance == 1.0 else 2
-    row = SimRow(granted, request, digest, numerics.first_latent(sample), sampling.steps, passes)
+    bucket = (request.weights, is_exact)
+    row = SimRow(
+        granted, request, granted.attempt, bucket, digest, numerics.first_latent(sample), sampling.steps, passes
+    )
     problem = row.resume_from(blob, numerics) if blob is not None else ""
     return problem or row

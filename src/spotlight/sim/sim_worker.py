@@ -50,7 +50,7 @@ from spotlight.sim.sim_trainer import SimTrainer, obey
 from spotlight.sim.surroundings import Surroundings
 
 RENEWED_S = 12.0
-"""Longest time until a damaged copy of weights is replaced and loaded, for a worker that is neither slow nor frozen."""
+"""Longest time until a damaged copy of weights is replaced and loaded, for a worker that looks for messages."""
 LATE = " of an attempt that was given up"
 """Mark in the tensors of a late result."""
 
@@ -89,7 +89,8 @@ class SimWorker:
         self.send: Callable[..., None] = partial(self.around.send_from, self.id)
         self.background = BackgroundWrites()
         self._is_awake = True
-        self._wakings = 0
+        self._steps = 0
+        """Times that it found its inbox empty."""
         self._woken = asyncio.Event()
         self._woken.set()
         # Weak references, so that each of the thousands of workers of a long run is freed without garbage collection.
@@ -102,7 +103,9 @@ class SimWorker:
                 living._beat()
 
         self._heartbeat = Heartbeat(beat)
-        self.engine = SimEngine(self.rows, self.numerics, self.holds, lambda row: me._withdrawn(row), self._loop.time)
+        self.engine = SimEngine(
+            self.rows, self.numerics, self.holds, self.pace.is_exact, lambda row: me._withdrawn(row), self._loop.time
+        )
         self.crew = SimCrew(me, self.rendezvous, self.machines.elastic)
         hello = m.Hello(
             schema=SCHEMA,
@@ -135,7 +138,6 @@ class SimWorker:
         self._loop.call_later(seconds, self._wake)
 
     def _wake(self) -> None:
-        self._wakings += 1
         self._is_awake = True
         self._woken.set()
         self._heartbeat.thaw()
@@ -163,8 +165,11 @@ class SimWorker:
             point, self._crash_next = self._crash_next, None
             self.crash_if_due(point)
         arrived = self._inbox.popleft() if self._inbox else None
-        if arrived is None or self.never_faults:
+        if self.never_faults:
             return arrived
+        if arrived is None:
+            self._steps += 1
+            return None
         if isinstance(arrived[0], crews.Disband):
             self.crash_if_due(CrashPoint.DISBANDING)
         self._owed.taken(arrived[0])
@@ -183,13 +188,13 @@ class SimWorker:
 
     def _send_of_loading(self, message: m.AnyMessage, blob: bytes) -> None:
         self.send(message, blob)
-        if isinstance(message, crews.CopyDamaged):
-            self._loop.call_later(RENEWED_S, self._check_renewed, message.weights, self._wakings)
+        if isinstance(message, crews.CopyDamaged) and self.trainer is None:
+            self._loop.call_later(RENEWED_S, self._check_renewed, message.weights, self._steps)
 
-    def _check_renewed(self, weights: WeightsId, wakings: int) -> None:
-        """A set whose copy was damaged is there, or no longer wanted."""
-        is_quick = self._is_awake and self._wakings == wakings and self.pace.slowness == 1.0
-        if is_quick and weights not in self.holds:
+    def _check_renewed(self, weights: WeightsId, steps: int) -> None:
+        """A set whose copy was damaged is there, or no longer wanted, once the worker has looked for messages."""
+        looked = self._arrival is not None or self._steps > steps + 1
+        if self._is_awake and looked and weights not in self.holds:
             self.around.lacks(self.id, weights)
 
     def _send_result(self, row: SimRow, digest: str, salt: str) -> None:
@@ -242,12 +247,9 @@ class SimWorker:
     async def _step(self) -> StepDone | CrewProblem:
         if self._owed.is_any:
             self._owed.check(self.engine.live.values())
-        pace, loop, engine, batch = self.pace, self._loop, self.engine, list(self.engine.live.values())
-        first = batch[0] if len(batch) == 1 else min(batch, key=lambda row: row.request.work.rank)
-        weights, is_exact = first.request.weights, pace.is_exact(first.request.work)
-        if len(batch) > 1:
-            alike = [row for row in batch if row.request.weights == weights]
-            batch = [row for row in alike if pace.is_exact(row.request.work) is is_exact]
+        pace, loop, engine = self.pace, self._loop, self.engine
+        first, batch = engine.next_batch()
+        is_exact = first.bucket[1]
         if switch_s := pace.roll():
             began = loop.time()
             await self.take_time(switch_s)
@@ -286,7 +288,7 @@ class SimWorker:
         """The rows that a step finished, failed or has to commit."""
         finished, failed, commits = [], [], []
         for row in batch:
-            request, attempt = row.request.id, row.granted.attempt
+            request, attempt = row.request.id, row.attempt
             if not self.never_faults and self.around.fails(row.request, attempt):
                 del self.engine.live[request]
                 failed.append(FailedRow(request, attempt, "the model raised"))

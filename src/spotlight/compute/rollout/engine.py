@@ -29,6 +29,7 @@ from spotlight.compute.rollout.denoise import check_finite, check_window
 from spotlight.compute.rollout.flight import Flight, Payload
 from spotlight.compute.rollout.live import Bucket, LiveRow
 from spotlight.compute.rollout.noise import initial_noise
+from spotlight.compute.rollout.row_book import RowBook
 from spotlight.compute.rollout.seal import seal_of
 from spotlight.compute.rollout.step import Advanced, advance
 from spotlight.compute.scores import EVALUATION_SEED
@@ -79,7 +80,7 @@ class Boundary:
     """False if its forward was compiled first, so that its seconds say nothing about others."""
 
 
-class Engine:
+class Engine(RowBook[LiveRow]):
     """Up to `rows` samples in flight over one model."""
 
     def __init__(
@@ -88,6 +89,7 @@ class Engine:
         """`padded`: every forward has all rows. `in_buckets`: it has one of few counts, for a compiled model."""
         if rows < 1:
             raise ConfigError(f"an engine cannot have {rows} rows, because a forward has at least 1; raise it.")
+        super().__init__(-(-rows // ROW_MULTIPLE) * ROW_MULTIPLE if padded else rows)
         self.adapter = adapter
         self.resident = resident
         self.run_seed = run_seed
@@ -97,18 +99,12 @@ class Engine:
         """Shapes of the forwards so far."""
         self.warms_up = False
         """Whether the step in progress compiles its forward."""
-        self.rows = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE if padded else rows
-        self._live: dict[RequestId, LiveRow] = {}
         self._uncond: ConditionBatch | None = None
-
-    @property
-    def free_rows(self) -> int:
-        return self.rows - len(self._live)
 
     @property
     def weights(self) -> tuple[WeightsId, ...]:
         """Weight sets of the samples in flight; these must not be dropped."""
-        return tuple(sorted({row.request.weights for row in self._live.values()}))
+        return tuple(sorted({row.request.weights for row in self.live.values()}))
 
     def admit(
         self, request: Request, prompt: Prompt, attempt: int, commit_every: int = 0, flight: bytes | None = None
@@ -140,15 +136,13 @@ class Engine:
         )
         if flight is not None:
             row.resume(Flight.from_bytes(flight, request, digest, shape))
-        self._live[request.id] = row
+        self.live[request.id] = row
 
     def step(self) -> Boundary:
         """Advance the bucket of the most urgent sample; if it raises Diverged, no row has advanced."""
-        if not self._live:
+        if not self.live:
             return Boundary()
-        # min returns the first of equals, and rows are in the order of admission.
-        first = min(self._live.values(), key=lambda row: row.request.work.rank)
-        batch = [row for row in self._live.values() if row.bucket == first.bucket]
+        first, batch = self.next_batch()
         with self._warming_up(len(batch), first.bucket), self.resident.use(first.bucket.weights, first.bucket.is_exact):
             is_typical = not self.warms_up
             advanced = self._advance(batch)
@@ -172,32 +166,17 @@ class Engine:
 
     def commit(self, ids: Iterable[RequestId]) -> list[Committed]:
         """Commit the new parts of these flights; skips samples that are not here or have taken no step."""
-        rows = [self._live[request] for request in ids if request in self._live]
+        rows = [self.live[request] for request in ids if request in self.live]
         return [self._committed(row, is_whole=False) for row in rows if row.step]
 
     def withdraw(self, request: RequestId) -> Committed | None:
         """Remove an attempt and return it with its whole flight; None if it is not here."""
-        row = self._live.pop(request, None)
+        row = self.live.pop(request, None)
         return None if row is None else self._committed(row, is_whole=True)
-
-    def fence(self, request: RequestId, attempt: int) -> bool:
-        """Drop an attempt that is no longer current; True if it was here."""
-        row = self._live.get(request)
-        if row is None or row.attempt != attempt:
-            return False
-        del self._live[request]
-        return True
-
-    def discard(self, work: Work) -> list[RequestId]:
-        """Drop every sample of this kind of work, without its flight."""
-        gone = [request for request, row in self._live.items() if row.request.work is work]
-        for request in gone:
-            del self._live[request]
-        return gone
 
     def progress(self) -> tuple[Progress, ...]:
         """Step of every sample in flight; may be called from any thread."""
-        return tuple(Progress(row.request.id, row.attempt, row.step) for row in tuple(self._live.values()))
+        return tuple(Progress(row.request.id, row.attempt, row.step) for row in tuple(self.live.values()))
 
     def _advance(self, batch: list[LiveRow]) -> Advanced:
         return advance(
@@ -226,7 +205,7 @@ class Engine:
         return row_bucket(samples, self.rows) if self.in_buckets else samples
 
     def _finish(self, row: LiveRow) -> Finished:
-        del self._live[row.request.id]
+        del self.live[row.request.id]
         digest = self.resident.digest_of(row.request.weights)
         return Finished(
             request=row.request,
@@ -246,7 +225,7 @@ class Engine:
 
     def _condition(self, prompt: Prompt) -> ConditionBatch:
         """Conditioning of one row, shared with a sample of the same prompt in flight."""
-        for row in self._live.values():
+        for row in self.live.values():
             if row.request.sample.prompt == prompt.id:
                 return row.cond
         return self.adapter.collate(self.adapter.encode([prompt]))
@@ -259,7 +238,7 @@ class Engine:
         return joined_conditions([self._uncond] * len(batch))
 
     def _check_room(self, request: Request) -> None:
-        if request.id in self._live:
+        if request.id in self.live:
             raise ConfigError(
                 f"{request.id} cannot be admitted, because it is in flight here and a sample has one live attempt; "
                 "withdraw the first."

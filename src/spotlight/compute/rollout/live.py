@@ -7,6 +7,7 @@ from torch import Tensor
 
 from spotlight.compute.models.adapter import ConditionBatch
 from spotlight.compute.rollout.flight import Flight, Payload, window_steps_taken
+from spotlight.compute.rollout.row_book import is_commit_due
 from spotlight.compute.rollout.step import Drawn, RowPlace
 from spotlight.core.types import Size
 from spotlight.core.work import Request, WeightsId
@@ -89,7 +90,7 @@ class LiveRow:
 
     @property
     def is_commit_due(self) -> bool:
-        return 0 < self.commit_every <= self.step - self.committed
+        return is_commit_due(self.commit_every, self.step, self.committed)
 
     def record(self, entry: int, drawn: Drawn) -> None:
         """Record entry `entry` of a stochastic step; rows are copied, so that no batch is kept alive."""
