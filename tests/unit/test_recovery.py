@@ -1,6 +1,7 @@
 """Flights after a restart of the controller: the newest one that is complete, undamaged, allowed and of the right
 weights."""
 
+import msgspec
 import pytest
 from ledger_stories import BASE, W1, W2, make, wanted
 
@@ -72,6 +73,15 @@ def test_damaged_or_missing_part_leaves_the_newest_commit_that_does_not_need_it(
     assert found(ledger, TWO, FOUR, SIX, damaged=(FOUR,)) == [TWO]
     assert found(ledger, TWO, SIX) == [TWO]
     assert found(ledger, FOUR, SIX) == []
+
+
+def test_part_that_is_stored_twice_counts_if_one_copy_is_undamaged(ledger: Ledger) -> None:
+    """A hand-back right after a commit has the same bytes."""
+    ledger.lease(A.id, W1)
+    copy = TWO._replace(ref=msgspec.structs.replace(TWO.ref, path="flights/copy"))
+    for stored in ((TWO, copy, FOUR), (copy, TWO, FOUR)):
+        assert found(ledger, *stored, damaged=(TWO,)) == [copy, FOUR]
+        assert found(ledger, *stored, damaged=(copy,)) == [TWO, FOUR]
 
 
 def test_parts_of_two_attempts_are_never_joined_unless_one_continued_the_other(ledger: Ledger) -> None:

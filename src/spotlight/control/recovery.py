@@ -86,14 +86,17 @@ def _whole(
     heads: Sequence[StoredPart], parts: Sequence[StoredPart], is_intact: Callable[[BlobRef], bool]
 ) -> Iterator[RecoveredFlight]:
     """Complete and undamaged flights, the newest first."""
-    by_seal = {(part.step, part.ref.digest, part.weights_digest): part for part in parts}
+    copies: dict[tuple[int, str, str], list[StoredPart]] = {}
+    for part in parts:
+        # The same part may be there twice: a hand-back without a step after a commit has its bytes.
+        copies.setdefault((part.step, part.ref.digest, part.weights_digest), []).append(part)
     for head in sorted(heads, key=lambda part: (part.step, part.attempt), reverse=True):
         chain: list[StoredPart] = []
-        part: StoredPart | None = head
-        while part is not None and is_intact(part.ref):
-            chain.append(part)
-            if not part.since:
+        found = head if is_intact(head.ref) else None
+        while found is not None:
+            chain.append(found)
+            if not found.since:
                 yield tuple(reversed(chain))
                 break
-            before = by_seal.get((part.since, part.base, part.weights_digest))
-            part = before if part.since < part.step else None
+            bases = copies.get((found.since, found.base, found.weights_digest), []) if found.since < found.step else []
+            found = next((base for base in bases if is_intact(base.ref)), None)
