@@ -225,7 +225,8 @@ def requeued_twice(patch: pytest.MonkeyPatch) -> None:
 
     def twice(self: Any, ticket: Any) -> None:
         again(self, ticket)
-        self._enqueue(ticket)
+        self._queue(ticket).push(ticket)
+        self.waiting += 1
 
     patch.setattr(Booking, "_enqueue_again", twice)
 

@@ -50,7 +50,8 @@ from spotlight.sim.sim_trainer import SimTrainer, obey
 from spotlight.sim.surroundings import Surroundings
 
 RENEWED_S = 12.0
-"""Longest time until a damaged copy of weights is replaced and loaded, for a worker that looks for messages."""
+"""Longest time until a damaged copy of weights is replaced and loaded, for a worker of usual speed that is not in a
+step or an order."""
 LATE = " of an attempt that was given up"
 """Mark in the tensors of a late result."""
 
@@ -89,6 +90,7 @@ class SimWorker:
         self.send: Callable[..., None] = partial(self.around.send_from, self.id)
         self.background = BackgroundWrites()
         self._is_awake = True
+        self._was_slow = False
         self._steps = 0
         """Times that it found its inbox empty."""
         self._woken = asyncio.Event()
@@ -129,6 +131,9 @@ class SimWorker:
         arrival = self._arrival
         if arrival is not None and not arrival.done():
             arrival.set_result(True)
+
+    def slow(self, factor: float) -> None:
+        self.pace.slowness, self._was_slow = factor, True
 
     def freeze(self, seconds: float) -> None:
         """Receive, compute and send nothing for `seconds`, then continue."""
@@ -194,7 +199,7 @@ class SimWorker:
     def _check_renewed(self, weights: WeightsId, steps: int) -> None:
         """A set whose copy was damaged is there, or no longer wanted, once the worker has looked for messages."""
         looked = self._arrival is not None or self._steps > steps + 1
-        if self._is_awake and looked and weights not in self.holds:
+        if self._is_awake and looked and not self._was_slow and weights not in self.holds:
             self.around.lacks(self.id, weights)
 
     def _send_result(self, row: SimRow, digest: str, salt: str) -> None:
