@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +63,9 @@ class Seen:
 
 class NoPayloads:
     def release(self, refs: Sequence[BlobRef]) -> None:
+        pass
+
+    def writer_gone(self, node: NodeId, needed: Callable[[], Mapping[str, int]]) -> None:
         pass
 
 

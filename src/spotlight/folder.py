@@ -9,7 +9,7 @@ RUN/config.json            the resolved recipe
    /payloads/ITERATION/    tensors of accepted samples, until a checkpoint covers them
    /weights/               published weights that may still be needed
    /checkpoints/STEP/      the trainer's whole state
-   /flights/               committed parts of unfinished samples; a restarted controller deletes them
+   /flights/               committed parts of unfinished samples; a resumed run continues from them
    /images/ITERATION/      evaluation pictures
    /logs/                  one file per process
    /trackers/              files of trackers, and how far each has read the journal

@@ -145,6 +145,7 @@ class Run:
                 async with self._machines(door, wired.hub) as pool:
                     stopping.started()
                     await self._work(wired, pool, stopping)
+                storage.finished()
             except asyncio.CancelledError:
                 if stopping.stopped is None:
                     raise

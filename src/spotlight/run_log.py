@@ -18,8 +18,20 @@ from spotlight.control.market.cost import CostMeter
 from spotlight.control.run_state import RunState
 from spotlight.core.clock import Clock
 from spotlight.core.errors import InputError, NothingToDo
-from spotlight.core.events import BULK, SCHEMA, AnyEvent, IterationDone, Record, RunResumed, RunStarted, RunStopped
+from spotlight.core.events import (
+    BULK,
+    SCHEMA,
+    AnyEvent,
+    IterationDone,
+    Leased,
+    Record,
+    RunResumed,
+    RunStarted,
+    RunStopped,
+)
 from spotlight.core.journal import Disk, Journal, JournalUnwritable, read
+from spotlight.core.types import WorkerId
+from spotlight.core.work import RequestId
 from spotlight.folder import RunFolder, config_digest
 
 Observer = Callable[[Record], None]
@@ -49,6 +61,8 @@ class RunLog:
         """Snapshot after every iteration, by name, so that readers need not start at the first record."""
         self.state = RunState()
         self.ledger = Ledger(self.emit)
+        self.holders: dict[tuple[RequestId, int], WorkerId] = {}
+        """Worker of each attempt at a sample that was unfinished when the run was reopened."""
         self._unwritable: JournalUnwritable | None = None
         self._meter: CostMeter | None = None
         self.planner = Planner(config.explore)
@@ -79,7 +93,7 @@ class RunLog:
 
     @classmethod
     def reopen(cls, config: RunConfig, folder: RunFolder, clock: Clock, disk: Disk | None = None) -> "RunLog":
-        """Reopen a run from its journal; all leases are released."""
+        """Reopen a run from its journal; leases stay until `Ledger.interrupt`."""
         prompts = folder.read_prompts()
         journal = Journal.open(folder.journal, clock.now, config.output.journal, disk)
         run_log = cls(config, folder, journal, clock, prompts)
@@ -95,6 +109,12 @@ class RunLog:
         for record in records:
             self._fold(record)
         self.ledger = Ledger.replay((record.event for record in records), self.emit)
+        leases = [record.event for record in records if isinstance(record.event, Leased)]
+        self.holders = {
+            (lease.request, lease.attempt): lease.worker
+            for lease in leases
+            if self.ledger.resume_limit(lease.request) is not None
+        }
         if self.state.started is None:
             raise InputError(
                 f"the journal of {self.folder.name} has no first record, so the run never began; delete its folder and "
@@ -109,7 +129,6 @@ class RunLog:
         if self.state.finished and self.state.iterations_done >= self.config.iterations:
             raise nothing_left(self.folder, self.config)
         self.emit(RunResumed(attempt=self.state.attempts + 1, wall=self.clock.wall()))
-        self.ledger.interrupt()
 
     def emit(self, event: AnyEvent) -> None:
         """Append the event; after one that could not be written only the end of the run is recorded.

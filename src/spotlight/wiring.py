@@ -12,6 +12,7 @@ from spotlight.control.demand import Demands
 from spotlight.control.dispatch import Dispatcher, Outgoing
 from spotlight.control.explore.config import Baseline, Timing
 from spotlight.control.ledger import SampleState
+from spotlight.control.recovery import Records, recover
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.controller.checkpoints import Cadence, Checkpoints
@@ -204,8 +205,16 @@ def _ahead(run_log: RunLog, hub: Hub, rollouts: Rollouts, explorer: Explorer, sc
 def _restore(
     run_log: RunLog, dispatcher: Dispatcher, storage: Storage, samples: Samples, held_out: list[Prompt]
 ) -> None:
-    """After a restart: return the ledger to the checkpoint, reopen samples with lost tensors, queue open work."""
+    """After a restart: end all leases, return the ledger to the checkpoint, reopen samples with lost tensors, queue
+    open work, with the flights that are left."""
     ledger, state, config = run_log.ledger, run_log.state, run_log.config
+    stored = storage.flights()
+    digests = {weights: published.digest for weights, published in state.published.items()}
+    flights = recover(stored, ledger, Records(run_log.holders, digests), storage.is_intact)
+    run_log.holders.clear()
+    needed = {part.ref for flight in flights.values() for part in flight}
+    storage.release([part.ref for part in stored if part.ref not in needed])
+    ledger.interrupt({request: flight[-1].step for request, flight in flights.items()})
     step = state.checkpoint.step if state.checkpoint is not None else 0
     if ledger.steps > step:
         ledger.restore(step, f"resumed from the checkpoint of {step} steps")
@@ -224,4 +233,4 @@ def _restore(
         is_settled = state.evaluated if request.work is Work.EVALUATION else state.compared
         if request.iteration not in is_settled:
             ledger.reopen(request.id, "it has no score")
-    dispatcher.requeue(ledger.queued(), list(prompts.values()))
+    dispatcher.requeue(ledger.queued(), list(prompts.values()), flights)

@@ -21,14 +21,15 @@ import msgspec
 from spotlight.config import RunConfig
 from spotlight.control.ledger.audit import audit
 from spotlight.control.ledger.findings import Bounds
+from spotlight.control.ledger.states import OUTSTANDING
 from spotlight.control.ledger.tally import AuditReport
-from spotlight.core.errors import Stopped
-from spotlight.core.events import AnyEvent, ProblemNoted, Record
+from spotlight.core.errors import EnvironmentProblem, Stopped
+from spotlight.core.events import AnyEvent, Issued, ProblemNoted, Record
 from spotlight.core.journal import Disk, read
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.segments import list_segments
-from spotlight.core.types import WorkerId
-from spotlight.core.work import NoticeKind, Request, SlotClass
+from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass
 from spotlight.folder import RunFolder
 from spotlight.sim.controller import Controller, Ending, PowerCut
 from spotlight.sim.crash_points import CrashPoint
@@ -65,6 +66,10 @@ class ScriptedFaults(NoFaults):
         """Requests whose every attempt fails."""
         self.confused: set[WorkerId] = set()
         """Workers that use other weights than they report."""
+        self.damaging: Counter[str] = Counter()
+        """Number of copies of weights that will be damaged, by the name of their node."""
+        self.full: set[str] = set()
+        """Names of nodes whose disk takes no more weights."""
 
     def should_crash(self, point: CrashPoint, worker: WorkerId) -> bool:
         if (point, worker) in self.worker_crashes:
@@ -85,6 +90,15 @@ class ScriptedFaults(NoFaults):
 
     def fails(self, request: Request, attempt: int) -> bool:
         return request.id in self.impossible
+
+    def copied(self, digest: str, node: NodeId) -> str:
+        name = node.rpartition(".")[0]
+        if name in self.full:
+            raise EnvironmentProblem(f"the weights could not be copied to {node}: no space is left on it; free some.")
+        if not self.damaging[name]:
+            return digest
+        self.damaging[name] -= 1
+        return f"damaged {digest}"
 
     def misused(self, digest: str, worker: WorkerId) -> str:
         return f"not {digest}" if worker in self.confused else digest
@@ -236,6 +250,18 @@ class Story:
     def crash_controller(self, when: When, kind: type[AnyEvent], number: int = 1) -> None:
         """Crash the controller around the n-th record of this kind from now."""
         self.disk.arm(when, kind, number)
+
+    def crash_now(self) -> None:
+        """Kill the controller and every node with it; the controller is restarted after a second."""
+        self.world.unplug()
+        self.hub.fail(PowerCut())
+
+    def committed(self) -> dict[RequestId, int]:
+        """Step of the newest commit of every unfinished sample that has one."""
+        ledger, flights = self.hub.dispatcher.ledger, self.hub.dispatcher.flights
+        issued = [request.id for event in self.recorded(Issued) for request in event.requests]
+        unfinished = [request for request in issued if ledger.state(request) in OUTSTANDING]
+        return {request: flights.newest(request)[0] for request in unfinished if flights.newest(request)[0]}
 
     def resume(self) -> None:
         """Start the controller again after an expected error."""

@@ -289,6 +289,24 @@ def test_controller_restarted_between_admission_and_issue_decides_nothing_twice(
         assert story.theta == undisturbed()
 
 
+def test_audits_that_a_crash_left_out_after_stale_rollouts_are_drawn_before_the_old_weights_are_dropped() -> None:
+    """The records before are of an evaluation, the first iteration and the stale rollouts of the second."""
+    explore = {"enabled": "on", "seeds": 4, "steps": 2, "audit_share": 0.5}
+    with Story(**AHEAD, tempo=SLOW_TRAINING, explore=explore) as story:
+        story.crash_controller(When.BEFORE, Issued, number=4)
+        story.until(lambda: story.lives == 2)
+        assert stale_groups(story, 1)
+        assert not audits(story, 1)
+        story.end()
+        assert {request.sample.version for request in audits(story, 1)} == {0}
+        assert all(story.recorded(Accepted, request=request.id) for request in audits(story, 1))
+
+
+def audits(story: Story, iteration: int) -> list[Request]:
+    issued = [request for event in story.recorded(Issued) for request in event.requests]
+    return [request for request in issued if request.work is Work.AUDIT and request.iteration == iteration]
+
+
 def test_tensors_of_a_stale_sample_lost_with_the_controller_are_made_again_with_the_old_weights() -> None:
     with Story(**AHEAD, tempo=SLOW_TRAINING) as story:
         stale = lambda: {request.id for request in rollouts(story, 1) if request.sample.version == 0}  # noqa: E731

@@ -9,7 +9,7 @@ import contextlib
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -258,6 +258,9 @@ class Story:
     # -- callbacks of the dispatcher and the hub -----------------------------------------------------------------------
 
     def release(self, refs: Sequence[BlobRef]) -> None:
+        pass
+
+    def writer_gone(self, node: NodeId, needed: Callable[[], Mapping[str, int]]) -> None:
         pass
 
     def _record(self, event: AnyEvent) -> None:

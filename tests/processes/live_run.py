@@ -7,15 +7,30 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from command_line import spotlight
 
+from spotlight.compute.rollout.stored_flights import is_part_intact, stored_parts
+from spotlight.control.ledger import Ledger
 from spotlight.control.ledger.audit import audit
-from spotlight.core.events import AnyEvent, Record, StepCommitted, WorkerJoined, WorkerLost
+from spotlight.control.recovery import Records, recover
+from spotlight.core.events import (
+    AnyEvent,
+    Leased,
+    Published,
+    Record,
+    RunResumed,
+    RunStarted,
+    StepCommitted,
+    WorkerJoined,
+    WorkerLost,
+)
 from spotlight.core.journal import read
 from spotlight.core.segments import list_segments
+from spotlight.core.work import RequestId, Work
 
 PATIENCE_S = 240.0
 
@@ -109,6 +124,23 @@ class LiveRun:
 
     def wait_for_event(self, kind: type, fits: Callable[[AnyEvent], bool] = lambda event: True) -> AnyEvent:
         return self.wait_for(lambda: next((event for event in self.events(kind) if fits(event)), None))
+
+    def committed_flights(self, iteration: int) -> dict[RequestId, int]:
+        """Steps of the committed flights of an iteration's unfinished rollouts, by what lies on the disk."""
+        ledger = Ledger.replay(record.event for record in self.records())
+        known = Records(
+            {(event.request, event.attempt): event.worker for event in self.events(Leased)},
+            {event.weights: event.digest for event in self.events(Published)},
+        )
+        found = recover(stored_parts(self.run), ledger, known, partial(is_part_intact, self.run))
+        rollouts = {request.id for request in ledger.iteration(iteration, Work.ROLLOUT)}
+        return {request: flight[-1].step for request, flight in found.items() if request in rollouts}
+
+    def first_leases(self) -> dict[RequestId, int]:
+        """Step at which each sample was leased first after the newest start of the controller."""
+        events = [record.event for record in self.records()]
+        newest = max(number for number, event in enumerate(events) if isinstance(event, RunStarted | RunResumed))
+        return {event.request: event.step for event in reversed(events[newest:]) if isinstance(event, Leased)}
 
     def log(self) -> str:
         return (self.folder / "controller.log").read_text()

@@ -75,8 +75,10 @@ def test_run_with_workers_trainer_controller_and_rewards_killed_ends_with_every_
         run.wait_for_event(StepCommitted)
         run.kill_worker(lambda worker: worker.slot_class is SlotClass.RESERVED)
         killed_busy += kill_reward_processes(run)
-        run.wait_for_event(StepCommitted, lambda event: event.step >= 2)
+        # In mid-rollout of the second iteration.
+        run.wait_for(lambda: len(run.committed_flights(iteration=1)) > 1)
         run.kill_controller()
+        committed = run.committed_flights(iteration=1)
         status = run.status()
         assert (status["state"], status["pid_alive"]) == ("dead", False)
         assert "ended without a record" in status["reason"]
@@ -84,12 +86,17 @@ def test_run_with_workers_trainer_controller_and_rewards_killed_ends_with_every_
         run.wait_for(lambda: not run.living())
         run.resume()
         run.wait_for_event(RunResumed)
+        run.wait_for(lambda: set(committed) <= set(run.first_leases()))
+        assert {request: run.first_leases()[request] for request in committed} == committed
         run.kill_worker(lambda worker: worker.slot_class is SlotClass.SPOT)
         assert run.finish() == 0, run.log()
     finally:
         run.close()
     run.check()
     assert killed_busy > 0
+    assert committed
+    assert min(committed.values()) > 0
+    assert not (run.run / "flights").exists()
     assert len(run.events(WorkerLost)) >= 3
     assert all(event.reward == event.reward for event in run.events(Accepted))
     assert all(event.scores for event in run.events(Evaluated))

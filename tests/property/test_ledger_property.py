@@ -173,7 +173,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger = Ledger.replay(self.events, self.record)
         self.record(RunResumed(attempt=1, wall=0.0))
         live = [known for known in self.model.values() if known.state is SampleState.LEASED]
-        assert self.ledger.interrupt() == [known.request.id for known in live]
+        assert self.ledger.interrupt({}) == [known.request.id for known in live]
         for known in live:
             known.state, known.worker = SampleState.QUEUED, None
 

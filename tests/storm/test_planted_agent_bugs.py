@@ -5,12 +5,14 @@ from typing import Any
 import pytest
 from storm_bugs import Bugs
 
-from spotlight.node.agent_core import AgentCore
+from spotlight.core.crew_messages import CopyDamaged
+from spotlight.node.agent_core import WITH_CREWS, WITHOUT_CREWS, AgentCore
 from spotlight.node.announcements import Announcements
 from spotlight.node.leases import Leases
 from spotlight.node.slots import WorkerSlots
 
-SEEDS = (0, 16, 44, *(seed for seed in range(1, 60) if seed not in (16, 44)))
+FIRST = (0, 1, 5, 12)
+SEEDS = (*FIRST, *(seed for seed in range(60) if seed not in FIRST))
 BUGS = Bugs()
 bug = BUGS.add
 
@@ -58,6 +60,13 @@ def verdict_not_added(patch: pytest.MonkeyPatch) -> None:
         self._effects.report(scoring.worker, scoring.result)
 
     patch.setattr(AgentCore, "_report_result", without)
+
+
+@bug
+def damaged_copy_never_replaced(patch: pytest.MonkeyPatch) -> None:
+    """A worker that finds the node's copy of weights damaged waits for another one for ever."""
+    patch.setitem(WITHOUT_CREWS, CopyDamaged, lambda self, worker, message, blob: None)
+    patch.setitem(WITH_CREWS, CopyDamaged, lambda self, worker, message, blob: None)
 
 
 @pytest.mark.parametrize("name", BUGS)

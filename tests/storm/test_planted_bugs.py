@@ -92,7 +92,7 @@ def handed_back_step_ignored(patch: pytest.MonkeyPatch) -> None:
     serve = Dispatcher.serve
 
     def forgetting(self: Any, now: float) -> None:
-        self._flights.keep_only(lambda request: False)
+        self.flights.keep_only(lambda request: False)
         serve(self, now)
 
     patch.setattr(Dispatcher, "serve", forgetting)
@@ -225,7 +225,8 @@ def requeued_twice(patch: pytest.MonkeyPatch) -> None:
 
     def twice(self: Any, ticket: Any) -> None:
         again(self, ticket)
-        self._enqueue(ticket)
+        self._queue(ticket).push(ticket)
+        self.waiting += 1
 
     patch.setattr(Booking, "_enqueue_again", twice)
 

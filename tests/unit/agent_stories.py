@@ -97,6 +97,7 @@ class Node:
         self.scoring: list[tuple[Scoring, m.Granted]] = []
         self.copying: list[m.Load] = []
         self.deleted: list[str] = []
+        self.spoiled: list[str] = []
         self.ends: list[str] = []
         self.times_all_started = 0
         self.relaying: set[WorkerId] = set()
@@ -170,6 +171,9 @@ class Node:
 
     def delete(self, path: str) -> None:
         self.deleted.append(path)
+
+    def spoil(self, path: str) -> None:
+        self.spoiled.append(path)
 
     def all_started(self) -> None:
         self.times_all_started += 1

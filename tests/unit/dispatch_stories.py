@@ -1,6 +1,6 @@
 """A dispatcher with one node, over a ledger without a journal."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from spotlight.control.dispatch import Dispatcher, Payloads
 from spotlight.control.ledger import Ledger
@@ -14,6 +14,9 @@ from spotlight.core.work import SlotClass
 
 class NoPayloads:
     def release(self, refs: Sequence[BlobRef]) -> None:
+        pass
+
+    def writer_gone(self, node: NodeId, needed: Callable[[], Mapping[str, int]]) -> None:
         pass
 
 

@@ -191,7 +191,7 @@ class Party:
             [(entry.state, entry.attempt, entry.holder, entry.step) for entry in entries],
             {worker: known for worker, known in dispatcher.directory.workers.items() if worker != self.own},
             dict(dispatcher.directory.weights),
-            len(dispatcher._flights),
+            len(dispatcher.flights),
             list(dispatcher.to_gang),
             dispatcher.failure,
             self.run.hub._failure,

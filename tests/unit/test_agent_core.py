@@ -2,12 +2,14 @@
 
 import math
 
+import msgspec
 import pytest
 from agent_stories import BROKEN, FIRST, GOOD, NEXT, NODE, SECOND, WEIGHTS, Node, lease, result
 
 from spotlight.control.elastic.config import ElasticConfig
 from spotlight.core import messages as m
-from spotlight.core.crew_messages import Adopt, AskNeighbour, Demand, Offered, Prepare
+from spotlight.core.blobs import BlobSource
+from spotlight.core.crew_messages import Adopt, AskNeighbour, CopyDamaged, Demand, Offered, Prepare
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.types import Version, WorkerId
 from spotlight.core.work import NoticeKind, WeightsId, Work
@@ -328,7 +330,7 @@ def test_copies_are_made_one_after_the_other_and_a_set_that_is_no_longer_kept_is
     assert node.copying == [first]
     node.core.copied(first, local(first))
     assert node.copying == [first, last]
-    assert not node.core.is_wanted(dropped)
+    assert not node.core.is_wanted(dropped.weights)
     node.core.copied(last, local(last))
     assert [load.weights.version for load in node.inbox[FIRST]] == [1, 3]
 
@@ -349,6 +351,35 @@ def test_worker_that_wrote_weights_adopts_them_before_their_file_is_copied():
     node.core.from_worker(FIRST, m.PublishedWeights(weights=WEIGHTS, digest="d1", size=1, step=1))
     node.load(1)
     assert node.inbox == {FIRST: [Adopt(weights=WEIGHTS, digest="d1", keep=())], SECOND: []}
+
+
+def test_damaged_copy_is_brought_again_from_the_run_s_machine_for_the_worker_that_found_it():
+    node = Node(slots=2)
+    first = msgspec.structs.replace(node.load(1), sources=(BlobSource("other:1", "f"),))
+    local = msgspec.structs.replace(first, path="node/1")
+    node.core.copied(node.copying.pop(), local)
+    node.load(2, 1)
+    later = msgspec.structs.replace(node.copying[0], path="node/2")
+    node.core.copied(node.copying.pop(), later)
+    node.core.from_worker(SECOND, CopyDamaged(weights=WeightsId(Version(1)), problem="it was altered."))
+    assert node.spoiled == ["node/1"]
+    assert node.deleted == []
+    assert node.reported(m.Noted)[0].problem.endswith("it was altered.")
+    (again,) = node.copying
+    assert (again.path, again.sources, again.keep) == ("run/1", (), (WeightsId(Version(2)),))
+    received = len(node.inbox[FIRST])
+    node.core.copied(again, msgspec.structs.replace(again, path="node/1"))
+    assert len(node.inbox[FIRST]) == received
+    assert (node.inbox[SECOND][-1].path, node.inbox[SECOND][-1].weights) == ("node/1", WeightsId(Version(1)))
+
+
+def test_damaged_copy_that_is_no_longer_wanted_is_not_brought_again():
+    node = Node()
+    for version in (1, 2):
+        load = node.load(version)
+        node.core.copied(node.copying.pop(), msgspec.structs.replace(load, path=f"node/{version}"))
+    node.core.from_worker(FIRST, CopyDamaged(weights=WeightsId(Version(1)), problem="it was altered."))
+    assert (node.copying, node.spoiled) == ([], [])
 
 
 def test_node_that_cannot_copy_weights_reports_why_and_ends():

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 import zlib
 
 import pytest
@@ -13,6 +14,7 @@ from spotlight.core.errors import Stopped
 from spotlight.core.tls import WrongFingerprint
 from spotlight.node import blob_client
 from spotlight.node.blob_server import HomeFiles
+from spotlight.node.blob_store import BlobStore
 from spotlight.node.unloading import BlobError
 
 
@@ -105,7 +107,7 @@ def test_damaged_bytes_are_neither_stored_nor_delivered(tmp_path):
         async with home(tmp_path) as (address, run):
             client = client_of(address)
             with pytest.raises(BlobError, match="damaged"):
-                await client._request(b.AppendBlob(crc=zlib.crc32(b"sent")), b"sank")
+                await client._request(b.AppendBlob(id="one", crc=zlib.crc32(b"sent")), b"sank")
             assert not list(run.rglob("flights/*"))
             client.close()
 
@@ -130,6 +132,48 @@ def test_reply_that_was_damaged_on_its_way_is_asked_for_again(tmp_path, monkeypa
             ref = await client.append(b"flight")
             assert await client.get(ref) == b"flight"
             assert damaged
+            client.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("breaks", ["after it is stored", "while it is stored"])
+def test_part_whose_reply_was_lost_is_stored_once(tmp_path, monkeypatch, breaks):
+    """The connection breaks before the reply, and the client repeats its request on another one."""
+    answer, append = HomeFiles.answer, BlobStore.append
+    is_stored, requests = threading.Event(), []
+
+    def slowly(self, data):
+        ref = append(self, data)
+        is_stored.wait(5.0 if breaks == "while it is stored" and len(requests) == 1 else 0.0)
+        return ref
+
+    async def broken(self, node, request, blob):
+        requests.append(request)
+        if len(requests) > 1:
+            asyncio.get_running_loop().call_later(0.1, is_stored.set)
+            return await answer(self, node, request, blob)
+        if breaks == "after it is stored":
+            await answer(self, node, request, blob)
+        else:
+            storing.append(asyncio.create_task(answer(self, node, request, blob)))
+            await asyncio.sleep(0.05)
+        raise ConnectionResetError
+
+    storing = []
+    monkeypatch.setattr(BlobStore, "append", slowly)
+    monkeypatch.setattr(HomeFiles, "answer", broken)
+
+    async def story():
+        async with home(tmp_path) as (address, run):
+            client = client_of(address, patience_s=10.0)
+            first = await client.append(b"flight")
+            assert [request.id for request in requests] == [requests[0].id] * 2
+            # The same bytes in another request are another part.
+            second = await client.append(b"flight")
+            assert [(ref.number, ref.offset) for ref in (first, second)] == [(1, 0), (2, 6)]
+            (file,) = run.glob("flights/*")
+            assert file.read_bytes() == b"flightflight"
             client.close()
 
     asyncio.run(story())

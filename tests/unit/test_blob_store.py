@@ -40,6 +40,28 @@ def test_file_of_flights_ends_at_its_size_and_the_last_part_says_so(tmp_path: Pa
     assert [store.get(ref) for ref in refs] == [b"123456"] * 4
 
 
+def test_file_of_flights_replaces_none_of_an_earlier_process(tmp_path: Path) -> None:
+    earlier = BlobStore(tmp_path, "spot-1.1").append(b"earlier")
+    later = BlobStore(tmp_path, "spot-1.1").append(b"later")
+    assert [BlobStore(tmp_path).get(ref) for ref in (earlier, later)] == [b"earlier", b"later"]
+
+
+def test_bytes_that_a_full_disk_cut_short_are_overwritten_by_the_next_part(tmp_path: Path, monkeypatch) -> None:
+    store, write = BlobStore(tmp_path, "spot-1.1"), os.pwrite
+    store.append(b"first")
+    writes = iter((lambda file, data, offset: write(file, data[:3], offset), _full))
+    monkeypatch.setattr(os, "pwrite", lambda *call: next(writes, write)(*call))
+    with pytest.raises(Stopped):
+        store.append(b"second")
+    ref = store.append(b"third")
+    assert (tmp_path / ref.path).read_bytes() == b"firstthird"
+    assert store.get(ref) == b"third"
+
+
+def _full(file: int, data: memoryview, offset: int) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_missing_or_shortened_bytes_are_refused(store: BlobStore, tmp_path: Path) -> None:
     ref = store.append(b"a flight")
     (tmp_path / ref.path).write_bytes(b"a fl")
@@ -52,9 +74,6 @@ def test_missing_or_shortened_bytes_are_refused(store: BlobStore, tmp_path: Path
 
 @pytest.mark.parametrize("store_it", [BlobStore.append, lambda store, data: store.put(BlobKind.PAYLOAD, "0/x", data)])
 def test_full_disk_is_a_reason_to_stop_resumably(store: BlobStore, monkeypatch, store_it) -> None:
-    def full(file: int, data: memoryview) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "pwrite", _full)
     with pytest.raises(Stopped, match=r"No space left on device.*free some space.*resume"):
         store_it(store, b"flight")

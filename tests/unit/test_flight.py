@@ -113,7 +113,7 @@ def test_flight_with_a_window_step_missing_is_refused():
 
 def test_flight_in_half_precision_is_never_written():
     known = read(committed())
-    with pytest.raises(TypeError, match="x of 'spotlight-flight-2' is not float32"):
+    with pytest.raises(TypeError, match="x of 'spotlight-flight-3' is not float32"):
         replace(known, x_SC=known.x_SC.bfloat16()).to_bytes()
 
 
@@ -174,7 +174,7 @@ def test_flight_of_the_second_order_without_its_velocity_or_another_with_one_is_
 
 def test_payload_offered_as_a_flight_is_refused():
     _, payloads = finished_group()
-    with pytest.raises(SealError, match="'spotlight-payload-1' but 'spotlight-flight-2' is expected"):
+    with pytest.raises(SealError, match="'spotlight-payload-1' but 'spotlight-flight-3' is expected"):
         read(payloads[0])
 
 

@@ -50,3 +50,17 @@ def test_flight_that_lacks_a_part_is_refused():
     for wrong in (parts[3].flight, parts[1].flight + parts[3].flight, whole + parts[3].flight):
         with pytest.raises(SealError, match="a part is missing or doubled"):
             admit(engine(), request, attempt=2, flight=wrong)
+
+
+def test_flight_with_a_part_of_another_attempt_is_refused():
+    """Both attempts took the same steps, so the parts fit but for the last bits that they stand for."""
+    request = wanted(3, tiny_sampling(FLOW, Window(1, 3), steps=6))
+    parts = []
+    for attempt in (1, 2):
+        by = engine()
+        admit(by, request, attempt=attempt, commit_every=1)
+        parts.append([by.step().commits[0].flight for _ in range(4)])
+    admit(engine(), request, attempt=3, flight=b"".join(parts[1][1:]))
+    for mixed in ((parts[0][1], *parts[1][2:]), (*parts[0][1:3], parts[1][3])):
+        with pytest.raises(SealError, match="of another attempt"):
+            admit(engine(), request, attempt=3, flight=b"".join(mixed))

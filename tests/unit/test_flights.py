@@ -1,7 +1,12 @@
 """Flights: at most one whole flight per sample, the newest, and only of samples that are kept."""
 
+import msgspec
 from blob_stories import StoredFlights
 
+from spotlight.control.flights import Flights
+from spotlight.control.recovery import StoredPart
+from spotlight.core.blobs import BlobKind, BlobRef
+from spotlight.core.types import NodeId
 from spotlight.core.work import RequestId
 
 ONE, OTHER = RequestId("rollout/0/0/1"), RequestId("rollout/0/0/2")
@@ -69,6 +74,20 @@ def test_whole_flight_replaces_all_parts() -> None:
     flights.keep(ONE, 5, b"all five")
     assert flights.at(ONE, 5) == b"all five"
     assert not flights.fits(ONE, since=4)
+
+
+def test_late_commit_of_a_part_that_a_restart_recovered_does_not_release_it() -> None:
+    """Its reference is another one than the restarted controller read from the file, but of the same place."""
+    released: list[BlobRef] = []
+    flights = Flights(released.extend)
+    ref = BlobRef(BlobKind.FLIGHT, "flights/spot-1.1-0", "seal", 6, offset=12, number=3)
+    read = msgspec.structs.replace(ref, is_last=True)
+    flights.recover(ONE, (StoredPart(ONE, 1, 4, 0, "", "weights", read, NodeId("spot-1.1")),))
+    flights.refuse(ONE, 4, ref)
+    flights.keep(ONE, 4, ref)
+    assert released == []
+    flights.refuse(ONE, 4, msgspec.structs.replace(ref, offset=18))
+    assert len(released) == 1
 
 
 def test_bytes_that_no_flight_needs_are_released_and_all_others_are_there() -> None:

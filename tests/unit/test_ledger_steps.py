@@ -163,7 +163,10 @@ def test_a_restore_gives_the_samples_of_undone_steps_back_for_training_not_for_r
 # -- restart and retirement --------------------------------------------------------------------------------------------
 
 
-def test_a_restarted_controller_continues_from_the_journal_and_starts_flights_over(ledger, events):
+@pytest.mark.parametrize(("left", "redone"), [(0, 6), (4, 2), (6, 0), (8, 0)])
+def test_a_restarted_controller_continues_from_the_journal_and_from_the_flights_that_are_left(
+    ledger, events, left, redone
+):
     ledger.lease(A.id, W1)
     ledger.release(A.id, 1, ReleaseReason.HANDED_BACK, step=6)
     ledger.lease(A.id, W2, step=6)
@@ -172,8 +175,8 @@ def test_a_restarted_controller_continues_from_the_journal_and_starts_flights_ov
     back = Ledger.replay(list(events), again.append)
     assert again == events
     assert (back.state(A.id), back.holder(A.id), back.attempt(A.id)) == (SampleState.LEASED, W2, 2)
-    assert back.interrupt() == [A.id]
-    assert again[-1] == Released(request=A.id, attempt=2, reason=ReleaseReason.RESTART, step=0, redone=6)
+    assert back.interrupt({A.id: left} if left else {}) == [A.id]
+    assert again[-1] == Released(request=A.id, attempt=2, reason=ReleaseReason.RESTART, step=left, redone=redone)
     assert back.queued() == [A]
     assert back.accept(result(A.id, 2, W2), BASE) is RefusalReason.FENCED
     assert back.accepted(B.id) == ledger.accepted(B.id)

@@ -26,7 +26,8 @@ from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.weights.resident import Resident
 from spotlight.compute.weights.store import NodeStore
 from spotlight.core import messages as m
-from spotlight.core.crew_messages import Adopt, AskNeighbour, Offered
+from spotlight.core.crew_messages import Adopt, AskNeighbour, CopyDamaged, Offered
+from spotlight.core.errors import WeightsError
 from spotlight.core.types import SamplerKind, Version, Window, WorkerId
 from spotlight.core.work import Policy, WeightsId
 
@@ -105,6 +106,34 @@ def test_trainer_draws_with_its_own_copy_what_other_workers_draw_with_the_file(t
     ours, theirs = draw(worker.adapter, worker.resident, weights), drawn_by_another(worker, weights)
     for name in ("x0_BSC", "path_BKSC", "log_prob_BK", "mean_BKSC"):
         assert torch.equal(getattr(ours, name), getattr(theirs, name))
+
+
+def test_damaged_copy_in_the_store_is_reported_once_and_a_whole_one_is_applied(tmp_path):
+    """A worker on a CPU, which maps the store's file, as every newcomer."""
+    writer = Reserved(tmp_path, *KINDS["nft, all weights"])
+    published = writer.publish(BEHAVIOUR)
+    path = writer.store._path(BEHAVIOUR)
+    whole = path.read_bytes()
+    damaged = whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:]
+    adapter, sent = tiny_adapter(), []
+    resident = Resident(adapter.transformer, BASE)
+    loading = DrivenLoading(ME, resident, writer.store, lambda message, blob: sent.append(message))
+    load = m.Load(weights=BEHAVIOUR, digest=published.digest, path=str(path))
+    for wrong in (damaged, whole[: len(whole) // 2], b"", None):
+        path.unlink(missing_ok=True)
+        if wrong is not None:
+            path.write_bytes(wrong)
+        newcomer = DrivenLoading(ME, Resident(tiny_adapter().transformer, BASE), writer.store, lambda *one: None)
+        newcomer.apply(load)
+        with pytest.raises(WeightsError):
+            newcomer.apply(load)
+    path.write_bytes(damaged)
+    loading.apply(load)
+    assert [type(message) for message in sent] == [CopyDamaged]
+    assert resident.held() == ()
+    path.write_bytes(whole)
+    loading.apply(load)
+    assert sent[1:] == [m.Held(weights=BEHAVIOUR, digest=published.digest)]
 
 
 def test_adopted_copy_does_not_change_with_later_training(tmp_path):

@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors.numpy import save
 
-from spotlight.compute.rollout.flight import Payload
+from spotlight.compute.rollout.flight import Flight, Payload
 from spotlight.controller.payloads import PayloadFolder
 from spotlight.core.blobs import BlobKind
-from spotlight.core.types import PromptId, Sample, Sampling, Size, Version
+from spotlight.core.types import NodeId, PromptId, Sample, Sampling, Size, Version
 from spotlight.core.work import Policy, Request, WeightsId, Work
 from spotlight.node import blob_store
 from spotlight.node.blob_store import BlobStore
@@ -59,7 +59,7 @@ def test_payloads_of_covered_iterations_go_and_all_else_stays(storage: PayloadFo
     assert [(tmp_path / ref.path).exists() for ref in (old, new, *others)] == [False, True, True, True]
 
 
-def test_file_of_flights_goes_with_its_last_part_and_a_new_controller_keeps_none(
+def test_file_of_flights_goes_with_its_last_part(
     storage: PayloadFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blob_store, "FLIGHT_FILE_BYTES", 10)
@@ -72,8 +72,53 @@ def test_file_of_flights_goes_with_its_last_part_and_a_new_controller_keeps_none
     storage.release(refs[2:])
     storage.settle()
     assert (tmp_path / refs[2].path).exists(), "more parts may follow in this file"
-    PayloadFolder(tmp_path, lambda: None)
-    assert not (tmp_path / refs[2].path).exists()
+
+
+def test_files_of_a_lost_node_go_though_it_did_not_report_all_of_their_parts(
+    storage: PayloadFolder, tmp_path: Path
+) -> None:
+    lost, other = BlobStore(tmp_path, "spot-1.1"), BlobStore(tmp_path, "spot-1.11")
+    needed, released, _ = [lost.append(b"123456") for _ in range(3)]
+    kept = other.append(b"123456")
+    storage.release([released])
+    storage.writer_gone(NodeId("spot-1.1"), lambda: {needed.path: 1, kept.path: 1})
+    storage.settle()
+    assert (tmp_path / needed.path).exists()
+    storage.release([needed])
+    storage.settle()
+    assert not (tmp_path / needed.path).exists()
+    unreported = BlobStore(tmp_path, "spot-2.1").append(b"123456")
+    storage.writer_gone(NodeId("spot-2.1"), lambda: {kept.path: 1})
+    storage.settle()
+    assert not (tmp_path / unreported.path).exists()
+    assert (tmp_path / kept.path).exists()
+
+
+def flight(step: int) -> bytes:
+    nothing = torch.zeros(0)
+    return Flight(
+        request=request(), attempt=1, step=step, weights_digest="d", x_SC=torch.zeros(4, 3), path_RSC=nothing,
+        log_prob_R=nothing, mean_RSC=nothing,
+    ).to_bytes()  # fmt: skip
+
+
+def test_flights_stay_over_a_restart_until_no_part_of_their_file_is_needed(tmp_path: Path) -> None:
+    store, other = BlobStore(tmp_path, "spot-1.1"), BlobStore(tmp_path, "spot-2.1")
+    refs = [store.append(flight(step)) for step in (1, 2)]
+    unneeded = other.append(flight(1))
+    (tmp_path / "flights" / "garbage").write_bytes(b"garbage")
+    storage = PayloadFolder(tmp_path, lambda: None)
+    parts = storage.flights()
+    assert [(part.request, part.step) for part in parts] == [(request().id, step) for step in (1, 2, 1)]
+    assert all(storage.is_intact(part.ref) for part in parts)
+    storage.release([part.ref for part in parts if part.step == 1])
+    storage.settle()
+    assert (tmp_path / refs[1].path).exists()
+    assert not (tmp_path / unneeded.path).exists()
+    assert not (tmp_path / "flights" / "garbage").exists()
+    storage.release([parts[1].ref])
+    storage.settle()
+    assert not (tmp_path / refs[1].path).exists()
 
 
 def test_only_wanted_weights_stay(storage: PayloadFolder, tmp_path: Path) -> None:

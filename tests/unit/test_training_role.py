@@ -21,7 +21,7 @@ from spotlight.compute.weights.digest import digest
 from spotlight.compute.weights.resident import Resident
 from spotlight.compute.weights.store import NodeStore
 from spotlight.core import messages as m
-from spotlight.core.errors import InputError, Stopped
+from spotlight.core.errors import Stopped
 from spotlight.core.types import Sample, SamplerKind, Version, Window
 from spotlight.core.work import Policy, Request, WeightsId, Work
 
@@ -167,13 +167,20 @@ def test_final_part_may_be_empty_but_a_step_may_not(tmp_path):
     assert isinstance(harness.train([], part=1, samples=4), m.Stepped)
 
 
-def test_part_whose_tensors_are_lost_can_be_ordered_again(tmp_path):
+@pytest.mark.parametrize("damage", ["lost", "damaged", "of another sample"])
+def test_part_whose_tensors_cannot_be_used_stops_the_run_resumably_and_can_be_ordered_again(tmp_path, damage):
     straight, harness = harness_in(tmp_path / "a"), harness_in(tmp_path / "b")
     for each in (straight, harness):
         each.train([0, 1, 2, 3], part=0, samples=8, is_final=False)
     items = harness.items([4, 5, 6, 7])
-    (tmp_path / "b" / items[2].payload).unlink()
-    with pytest.raises(InputError, match="cannot be read"):
+    file = tmp_path / "b" / items[2].payload
+    whole = file.read_bytes()
+    if damage == "lost":
+        file.unlink()
+    else:
+        other = (tmp_path / "b" / items[3].payload).read_bytes()
+        file.write_bytes(whole[:-9] + b"\1" + whole[-8:] if damage == "damaged" else other)
+    with pytest.raises(Stopped, match=r"cannot be trained on \(.*\); `spotlight resume` makes it again"):
         harness.role.obey(m.Train(step=0, iteration=0, items=items, last=True, part=1, samples=8))
     for each in (straight, harness):
         each.train([4, 5, 6, 7], part=1, samples=8)

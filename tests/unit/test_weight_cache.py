@@ -56,6 +56,23 @@ def test_published_file_is_copied_once(tmp_path, announced):
     assert copied(cache, Load(weights=local.weights, digest="d1", path=announced(1).path)) == local
 
 
+def test_damaged_copy_is_copied_again_and_not_passed_on_meanwhile(tmp_path, announced):
+    dropped, cache = [], cache_in(tmp_path / "node")
+    cache._files.drop = dropped.append
+    load = announced(1)
+    local = copied(cache, load)
+    Path(local.path).write_bytes(b"damaged")
+    assert copied(cache, load) == local
+    assert Path(local.path).read_bytes() == b"damaged", "it is one copy as long as nobody finds the damage"
+    cache.spoil(local.path)
+    assert dropped == [load.path]
+    assert Path(local.path).exists(), "a worker may be reading it"
+    assert copied(cache, load) == local
+    assert Path(local.path).read_bytes() == bytes([1]) * 1000
+    cache.delete(local.path)
+    assert dropped == [load.path] * 2
+
+
 def test_file_of_another_digest_or_one_that_was_deleted_is_copied_again(tmp_path, announced):
     cache = cache_in(tmp_path / "node")
     load = announced(1)

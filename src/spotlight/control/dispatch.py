@@ -21,6 +21,7 @@ from spotlight.control.ledger import Ledger, SampleState
 from spotlight.control.node_notices import NodeNotices
 from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.control.pipeline.tag import Assist
+from spotlight.control.recovery import RecoveredFlight
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.setbacks import Failure, Setbacks
 from spotlight.core import crew_messages as crews
@@ -38,6 +39,9 @@ class Payloads(Protocol):
 
     def release(self, refs: Sequence[BlobRef]) -> None:
         """These bytes are no longer needed."""
+
+    def writer_gone(self, node: NodeId, needed: Callable[[], Mapping[str, int]]) -> None:
+        """The node stores nothing more; `needed` counts the parts of flights that are, by file."""
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
@@ -72,7 +76,8 @@ class Dispatcher:
         self._accounts = Accounts(self.directory, self.assist, emit, run_clock)
         self._commit_every = commit_every
         self._demands = demands or Demands(tokens=1)
-        self._flights = Flights(payloads.release)
+        self._payloads = payloads
+        self.flights = Flights(payloads.release)
         self.setbacks = Setbacks(emit)
         self.outbox: list[Outgoing] = []
         self.failure: SpotlightError | None = None
@@ -99,15 +104,22 @@ class Dispatcher:
         self.ledger.issue(requests, positions)
         self.scheduler.add(requests)
 
-    def requeue(self, requests: Sequence[Request], prompts: Sequence[Prompt]) -> None:
-        """Schedule requests that the ledger already has, after a restart."""
+    def requeue(
+        self,
+        requests: Sequence[Request],
+        prompts: Sequence[Prompt],
+        flights: Mapping[RequestId, RecoveredFlight] | None = None,
+    ) -> None:
+        """Schedule requests that the ledger already has; after a restart some continue a flight."""
         for prompt in prompts:
             self.directory.prompts[prompt.id] = prompt
-        self.scheduler.add(requests)
+        steps = {request: self.flights.recover(request, flight) for request, flight in (flights or {}).items()}
+        self.scheduler.add(requests, steps)
 
     def publish(self, weights: WeightsId, published: PublishedSet, keep: Sequence[WeightsId]) -> None:
         """Publish a set of weights; only it and the sets in `keep` remain available."""
         self.directory.weights[weights] = published
+        self._check_recovered(weights, published.digest)
         for old in sorted(set(self.directory.weights) - {weights, *keep}):
             del self.directory.weights[old]
         for worker in sorted(self.directory.workers):
@@ -119,7 +131,7 @@ class Dispatcher:
         """Drop all unfinished requests of this kind."""
         for worker in self.scheduler.cancel(work):
             self.send(worker, m.Discard(work=work))
-        self._flights.keep_only(lambda request: self.ledger.state(request) is not SampleState.DROPPED)
+        self.flights.keep_only(lambda request: self.ledger.state(request) is not SampleState.DROPPED)
 
     @property
     def signs(self) -> int:
@@ -154,6 +166,7 @@ class Dispatcher:
         self.setbacks.node_lost(node)
         for worker in self.directory.workers_of(node):
             self.worker_lost(worker, cause, ReleaseReason.LOST, now)
+        self._payloads.writer_gone(node, self.flights.parts_by_file)
         self._emit(NodeLost(node=node, cause=cause))
 
     def worker_lost(self, worker: WorkerId, cause: str, reason: ReleaseReason, now: float) -> None:
@@ -162,6 +175,7 @@ class Dispatcher:
             return
         for request in self.scheduler.lose(worker, reason, now):
             if given_up := self.setbacks.lost(request):
+                self.flights.forget(request)
                 self.scheduler.drop(request, given_up)
         self._emit(WorkerLost(worker=worker, cause=cause, noticed=known.warned))
 
@@ -198,7 +212,7 @@ class Dispatcher:
                 # Fenced for silence, or without a Hello: it has no valid lease.
                 self.outbox.append(Outgoing(node, worker, m.Drain()))
                 if isinstance(message, m.Commit | m.HandBack):
-                    self._flights.refuse(message.request, message.step, message.flight)
+                    self.flights.refuse(message.request, message.step, message.flight)
             case m.Failed() if worker is not None and message.request is not None:
                 self._attempt_failed(worker, message.request, message, now)
             case _ if worker is not None:
@@ -231,7 +245,7 @@ class Dispatcher:
                         step=lease.step,
                         prompt=self.directory.prompts[request.sample.prompt],
                         commit_every=0 if request.work is Work.PREVIEW else self._commit_every,
-                        flight=self._flights.at(request.id, lease.step) if lease.step else (),
+                        flight=self.flights.at(request.id, lease.step) if lease.step else (),
                     )
                 )
             self.send(assignment.worker, m.Grant(leases=tuple(leases)))
@@ -275,21 +289,21 @@ class Dispatcher:
         step = 0
         if given.flight is not None:
             step, is_live = given.step, self.ledger.is_live(given.request, given.attempt, worker)
-            (self._flights.keep if is_live else self._flights.refuse)(given.request, step, given.flight)
+            (self.flights.keep if is_live else self.flights.refuse)(given.request, step, given.flight)
         self.scheduler.hand_back(worker, given.request, given.attempt, step, now)
 
     def _commit(self, worker: WorkerId, commit: m.Commit, now: float) -> None:
         """Keep the commit of a live attempt; if the part that it builds on is missing, recall the complete flight."""
-        fits = self._flights.fits(commit.request, commit.since)
+        fits = self.flights.fits(commit.request, commit.since)
         if not self.scheduler.committed(worker, commit.request, commit.attempt, commit.step if fits else 0, now):
-            self._flights.refuse(commit.request, commit.step, commit.flight)
+            self.flights.refuse(commit.request, commit.step, commit.flight)
             self.send(worker, m.Fenced(request=commit.request, attempt=commit.attempt))
         elif fits and commit.flight is not None:
-            self._flights.keep(commit.request, commit.step, commit.flight, commit.since)
+            self.flights.keep(commit.request, commit.step, commit.flight, commit.since)
             self.setbacks.committed(commit.request)
             self._signs += 1
         else:
-            self._flights.refuse(commit.request, commit.step, commit.flight)
+            self.flights.refuse(commit.request, commit.step, commit.flight)
             self.send(worker, m.Recall(requests=(commit.request,)))
 
     def _result(self, worker: WorkerId, result: m.Result, now: float) -> None:
@@ -325,7 +339,7 @@ class Dispatcher:
         )
         if live:
             # Finished, or made with the wrong weights: no attempt resumes from its commits.
-            self._flights.forget(result.request)
+            self.flights.forget(result.request)
             self.scheduler.done(worker, result.request, now)
         if refusal is None:
             self.setbacks.accepted(result.request)
@@ -353,7 +367,7 @@ class Dispatcher:
         if not self.ledger.is_live(request, failed.attempt, worker):
             return
         given_up = self.setbacks.failed(request, Failure(failed.problem, failed.exit_code))
-        self._flights.forget(request)
+        self.flights.forget(request)
         self.scheduler.hand_back(worker, request, failed.attempt, 0, now, ReleaseReason.FAILED)
         if given_up:
             self.scheduler.drop(request, given_up)
@@ -362,6 +376,15 @@ class Dispatcher:
         """Recall the samples that a worker under notice cannot finish in time, at its latest measured speed."""
         if requests := self.scheduler.must_hand_back(worker, now):
             self.send(worker, m.Recall(requests=tuple(requests)))
+
+    def _check_recovered(self, weights: WeightsId, digest: str) -> None:
+        """Flights of other bits than are published now start over: no sample may mix two."""
+        others = [request for request, made_with in self.flights.recovered.items() if made_with != digest]
+        for request in others:
+            is_queued = self.ledger.state_or_dropped(request) is SampleState.QUEUED
+            if is_queued and self.ledger.request(request).weights == weights:
+                self.flights.forget(request)
+                self.scheduler.start_over(request)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 

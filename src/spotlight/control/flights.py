@@ -1,4 +1,5 @@
-"""Flights: the newest committed state of each unfinished sample. Volatile: a restarted controller has none.
+"""Flights: the newest committed state of each unfinished sample. A restarted controller has those that `recovery.py`
+finds in the store.
 
 The recorded window tensors of a sample do not change afterwards, so each commit holds only the new part: a flight is
 one or more parts, and a part names the step of the part that it builds on (`since`, 0 for none).
@@ -9,9 +10,11 @@ Invariant: the kept parts of a sample always form one complete flight, the newes
 duplicated or late; no part is kept of a sample that is finished or dropped (tests/unit/test_flights.py).
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from spotlight.control.recovery import RecoveredFlight
 from spotlight.core.blobs import BlobRef
 from spotlight.core.work import RequestId
 
@@ -27,9 +30,17 @@ class Flights:
     def __init__(self, release: Callable[[Sequence[BlobRef]], None]) -> None:
         self._flights: dict[RequestId, tuple[_FlightPart, ...]] = {}
         self._release = release
+        self.recovered: dict[RequestId, str] = {}
+        """Weights digests of flights that an earlier life of the controller left."""
 
     def __len__(self) -> int:
         return len(self._flights)
+
+    def recover(self, request: RequestId, flight: RecoveredFlight) -> int:
+        """Keep a flight of an earlier life of the controller; return its step."""
+        self._flights[request] = tuple([_FlightPart(part.step, part.ref) for part in flight])
+        self.recovered[request] = flight[-1].weights_digest
+        return flight[-1].step
 
     def fits(self, request: RequestId, since: int) -> bool:
         """True if a part that builds on step `since` can be kept: the part of that step has arrived."""
@@ -52,7 +63,9 @@ class Flights:
 
     def refuse(self, request: RequestId, step: int, ref: BlobRef | None) -> None:
         """Release the bytes of a part that comes too late, unless they are part of the flight."""
-        if ref is not None and all(part.ref != ref for part in self._flights.get(request, ())):
+        # By place: what a reference says beside it may differ after a restart.
+        known = [(part.ref.path, part.ref.offset) for part in self._flights.get(request, ())]
+        if ref is not None and (ref.path, ref.offset) not in known:
             self._release([ref])
 
     def at(self, request: RequestId, step: int) -> tuple[BlobRef, ...]:
@@ -60,9 +73,20 @@ class Flights:
         known = self._flights.get(request)
         return tuple([part.ref for part in known]) if known and known[-1].step == step else ()
 
+    def newest(self, request: RequestId) -> tuple[int, tuple[BlobRef, ...]]:
+        """Step and parts of the flight; 0 and none if there is none."""
+        known = self._flights.get(request, ())
+        return known[-1].step if known else 0, tuple([part.ref for part in known])
+
+    def parts_by_file(self) -> Mapping[str, int]:
+        """Number of parts that flights need, by the file that they lie in."""
+        return Counter(part.ref.path for parts in self._flights.values() for part in parts)
+
     def forget(self, request: RequestId) -> None:
         if (parts := self._flights.pop(request, None)) is not None:
             self._release([part.ref for part in parts])
+            if self.recovered:
+                self.recovered.pop(request, None)
 
     def keep_only(self, is_wanted: Callable[[RequestId], bool]) -> None:
         for request in [request for request in self._flights if not is_wanted(request)]:

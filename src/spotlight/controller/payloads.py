@@ -1,17 +1,19 @@
 """The controller's view of the run's files: tensors of rollouts until a checkpoint covers them, flights, pictures of
 evaluations, published weights. Agents and ranks write and read the bytes; the controller checks and deletes files.
 
-Invariant: a file counts once its digest is in the journal, and by then it is written whole; one that is missing or
-differs after a crash is reported, so that its sample can be made again (tests/unit/test_payloads.py). After the start
-of the run every operation on the disk is done by a thread of its own.
+Invariants (tests/unit/test_payloads.py): a file counts once its digest is in the journal, and by then it is written
+whole; one that is missing or differs after a crash is reported, so that its sample can be made again. Flights stay over
+a restart, and a file of flights is deleted when no part in it is needed. After the start of the run every operation on
+the disk is done by a thread of its own.
 """
 
 import contextlib
+import glob
 import queue
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -19,7 +21,10 @@ from typing import Protocol
 from safetensors import SafetensorError, safe_open
 
 from spotlight.compute.rollout.seal import is_intact, seal_of
+from spotlight.compute.rollout.stored_flights import is_part_intact, stored_parts
+from spotlight.control.recovery import StoredPart
 from spotlight.core.blobs import BlobKind, BlobRef
+from spotlight.core.types import NodeId
 from spotlight.core.work import WeightsId
 
 
@@ -30,6 +35,15 @@ class Storage(Protocol):
 
     def release(self, refs: Sequence[BlobRef]) -> None:
         """Delete these bytes: nothing needs them any more."""
+
+    def writer_gone(self, node: NodeId, needed: Callable[[], Mapping[str, int]]) -> None:
+        """The node stores nothing more; `needed` counts the parts of flights that are, by file."""
+
+    def flights(self) -> Sequence[StoredPart]:
+        """All parts of flights, at the start; those that are not needed must be released."""
+
+    def is_intact(self, ref: BlobRef) -> bool:
+        """Whether the bytes of this part of a flight are there and undamaged."""
 
     def has_weights(self, weights: WeightsId, digest: str) -> bool:
         """Whether the set is there with these bytes; another gang may have left others under its name."""
@@ -51,8 +65,6 @@ class PayloadFolder:
         self._run_folder = folder
         self._keep_newest_checkpoints = keep_newest_checkpoints
         self._deletions: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        # A restarted controller knows no flights.
-        shutil.rmtree(folder / BlobKind.FLIGHT.value, ignore_errors=True)
         self._released: Counter[str] = Counter()
         """Parts of flights that are no longer needed, by file."""
         self._parts: dict[str, int] = {}
@@ -60,15 +72,41 @@ class PayloadFolder:
         threading.Thread(target=self._delete, name="deletions", daemon=True).start()
 
     def release(self, refs: Sequence[BlobRef]) -> None:
-        """Delete the files of flights of which no part is needed; parts of a node that died may keep a file longer."""
+        """Delete the files of flights of which no part is needed."""
         for ref in refs:
             self._released[ref.path] += 1
             if ref.is_last:
                 self._parts[ref.path] = ref.number
-            if self._released[ref.path] == self._parts.get(ref.path):
-                del self._released[ref.path], self._parts[ref.path]
-                path = f"{self._run_folder}/{ref.path}"
-                self._deletions.put(partial(_unlink, (path,)))
+            self._delete_unneeded(ref.path)
+
+    def writer_gone(self, node: NodeId, needed: Callable[[], Mapping[str, int]]) -> None:
+        """Delete its files of which no part is needed: parts that it died before reporting are never released."""
+        of_node = f"{BlobKind.FLIGHT.value}/{node}"
+        left = {path: count for path, count in needed().items() if path.rpartition("-")[0] == of_node}
+        for path, count in left.items():
+            self._parts[path] = self._released[path] + count
+        self._deletions.put(partial(self._delete_all_but, node, left))
+
+    def _delete_unneeded(self, path: str) -> None:
+        if self._released[path] == self._parts.get(path):
+            del self._released[path], self._parts[path]
+            self._deletions.put(partial(_unlink, (f"{self._run_folder}/{path}",)))
+
+    def _delete_all_but(self, node: NodeId, left: Collection[str]) -> None:
+        """Delete the files of flights of this node, except these."""
+        for path in (self._run_folder / BlobKind.FLIGHT.value).glob(f"{glob.escape(node)}-*"):
+            if f"{BlobKind.FLIGHT.value}/{path.name}" not in left:
+                path.unlink(missing_ok=True)
+
+    def flights(self) -> Sequence[StoredPart]:
+        parts = stored_parts(self._run_folder)
+        unreadable = {str(path) for path in (self._run_folder / BlobKind.FLIGHT.value).glob("*")}
+        unreadable -= {f"{self._run_folder}/{part.ref.path}" for part in parts}
+        self._deletions.put(partial(_unlink, sorted(unreadable)))
+        return parts
+
+    def is_intact(self, ref: BlobRef) -> bool:
+        return is_part_intact(self._run_folder, ref)
 
     def is_whole(self, name: str, digest: str) -> bool:
         """Whether a rollout's tensors are there, undamaged, and the accepted ones."""
@@ -99,6 +137,10 @@ class PayloadFolder:
 
     def covered(self, iteration: int) -> None:
         self._deletions.put(lambda: self._clear(iteration))
+
+    def finished(self) -> None:
+        """Delete what only an unfinished run needs; its nodes are gone."""
+        shutil.rmtree(self._run_folder / BlobKind.FLIGHT.value, ignore_errors=True)
 
     def settle(self) -> None:
         """Wait until everything that was ordered so far is deleted."""

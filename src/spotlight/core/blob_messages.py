@@ -34,8 +34,9 @@ class PutBlob(Message, frozen=True, kw_only=True):
 
 
 class AppendBlob(Message, frozen=True, kw_only=True):
-    """Store a part of a flight."""
+    """Store a part of a flight, once: a request that is repeated has the same id."""
 
+    id: str
     crc: int
 
 

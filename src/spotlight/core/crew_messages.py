@@ -157,6 +157,13 @@ class Offered(Message, frozen=True, kw_only=True):
     newcomer: WorkerId
 
 
+class CopyDamaged(Message, frozen=True, kw_only=True):
+    """The node's copy of these weights is not the announced set: the agent copies it again, from the run's machine."""
+
+    weights: WeightsId
+    problem: str
+
+
 class Adopt(Message, frozen=True, kw_only=True):
     """The weights that this worker wrote are published: apply them from its own memory, if they are still there.
 

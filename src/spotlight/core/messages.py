@@ -335,7 +335,7 @@ AnyMessage: TypeAlias = (
     | NodeHello | Gone | Warned | RewardAwaited | StoreFailed | Welcome | Ping
     | crews.Prepare | crews.Prepared | crews.Form | crews.Formed | crews.Broke | crews.Disband | crews.Disbanded
     | crews.Forward | crews.ForwardDone | crews.Crewed | crews.Demand | crews.AskNeighbour | crews.Offered
-    | crews.Adopt
+    | crews.Adopt | crews.CopyDamaged
     | blobs.OpenBlobs | blobs.BlobsOpen | blobs.PutBlob | blobs.AppendBlob | blobs.ReadBlob | blobs.ReadFile
     | blobs.ListFiles | blobs.FilesListed | blobs.BlobStored | blobs.BlobBytes | blobs.BlobRefused
     | Grant | Recall | Discard | Fenced | Load | FormGang | Train | Publish | Save | Restore | Drain | Rejected

@@ -167,7 +167,7 @@ class ReleaseReason(StrEnum):
     UNSCORED = "unscored"
     """The sample was finished, but no reward could score it: another attempt resumes at the newest commit."""
     RESTART = "restart"
-    """The controller restarted; flights are volatile."""
+    """The controller restarted: the sample continues from the newest flight in the store."""
 
 
 class RefusalReason(StrEnum):

@@ -141,6 +141,9 @@ class Agent:
     def delete(self, path: str) -> None:
         self._weights.delete(path)
 
+    def spoil(self, path: str) -> None:
+        self._weights.spoil(path)
+
     def all_started(self) -> None:
         """Request a spare process only now, because its imports would delay the start of workers."""
         log_file = Path(self._launch.logs) / f"{self._launch.node}-spare.log"
@@ -225,7 +228,7 @@ class Agent:
 
     async def _copy(self, load: m.Load) -> None:
         try:
-            local = await self._weights.copy(load, lambda: self._core.is_wanted(load))
+            local = await self._weights.copy(load, lambda: self._core.is_wanted(load.weights))
         except SpotlightError as error:
             self._core.copied(load, error)
         else:

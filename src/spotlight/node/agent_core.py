@@ -24,7 +24,7 @@ from spotlight.core import messages as m
 from spotlight.core.clock import Timers
 from spotlight.core.errors import RewardError, SpotlightError, Stopped
 from spotlight.core.types import WorkerId
-from spotlight.core.work import RequestId
+from spotlight.core.work import RequestId, WeightsId
 from spotlight.node.agent_effects import AgentEffects, NoEffects, Scoring
 from spotlight.node.announcements import Announced, Announcements, Written
 from spotlight.node.crews import CREWS_ONLY, NodeCrews, Rendezvous
@@ -119,9 +119,9 @@ class AgentCore:
 
     # -- weights -------------------------------------------------------------------------------------------------------
 
-    def is_wanted(self, load: m.Load) -> bool:
-        """Whether a copy under way is still needed."""
-        return self._announcements.is_wanted(load.weights)
+    def is_wanted(self, weights: WeightsId) -> bool:
+        """Whether the newest announcement keeps this set."""
+        return self._announcements.is_wanted(weights)
 
     def copied(self, load: m.Load, local: m.Load | SpotlightError | None) -> None:
         """Relay an announcement with its path on this node; None: the copy was given up as not wanted."""
@@ -155,6 +155,16 @@ class AgentCore:
             self._effects.copy(load)
         else:
             self.copied(load, None)
+
+    def _copy_again(self, worker: WorkerId, damaged: cm.CopyDamaged, blob: bytes) -> None:
+        """A copy is damaged: bring it again from the run's machine, for the worker that found it."""
+        found = self._announcements.again(damaged.weights)
+        if found is not None:
+            load, path = found
+            problem = f"the copy of {load.weights} on {self._settings.node} is copied again: {damaged.problem}"
+            self._effects.report(None, m.Noted(problem=problem))
+            self._effects.spoil(path)
+            self._announce(Announced(load, worker))
 
     def _delete(self, paths: list[str]) -> None:
         for path in paths:
@@ -320,6 +330,7 @@ WITHOUT_CREWS: Mapping[type, Handler] = {
     m.Result: AgentCore._finished,
     cm.AskNeighbour: AgentCore._asks,
     cm.Offered: AgentCore._offers,
+    cm.CopyDamaged: AgentCore._copy_again,
 }
 """Messages of workers that are not only relayed; the table is a quick way for all others."""
 FOR_CREWS = (m.Pull, m.Alive, *CREWS_ONLY)

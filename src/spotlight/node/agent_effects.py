@@ -42,6 +42,9 @@ class AgentEffects(Protocol):
     def delete(self, path: str) -> None:
         """Delete a copy of weights."""
 
+    def spoil(self, path: str) -> None:
+        """A copy of weights is damaged: it is not passed on, and the next `copy` of it replaces it."""
+
     def all_started(self) -> None:
         """Every worker of the node has sent its Hello."""
 
@@ -74,6 +77,9 @@ class NoEffects:
         pass
 
     def delete(self, path: str) -> None:
+        pass
+
+    def spoil(self, path: str) -> None:
         pass
 
     def all_started(self) -> None:

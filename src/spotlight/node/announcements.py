@@ -22,6 +22,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from spotlight.core.crew_messages import Adopt
 from spotlight.core.messages import Load, PublishedWeights
 from spotlight.core.types import WorkerId
@@ -87,12 +89,24 @@ class Announcements:
         self._wanted: set[WeightsId] = set()
         """Sets that the newest announcement keeps, copied or not."""
         self._loads: dict[WeightsId, Load] = {}
+        """Announcements with paths on this node."""
+        self._originals: dict[WeightsId, Load] = {}
+        """The same with paths in the run's folder."""
         self._files: dict[WeightsId, str] = {}
         """Paths of the copies; a publisher's own file is none."""
         self._numbers: dict[WeightsId, int] = {}
         """Number of each set's first announcement."""
         self._count = 0
         self._retired: list[_Retired] = []
+
+    def again(self, weights: WeightsId) -> tuple[Load, str] | None:
+        """The announcement of a copy that is damaged, to be copied again from the run's machine, and the path of the
+        copy; None if the set is not wanted any more."""
+        load, path = self._originals.get(weights), self._files.get(weights)
+        if load is None or path is None or weights not in self._wanted:
+            return None
+        keep = tuple(sorted(self._wanted - {weights}))
+        return msgspec.structs.replace(load, keep=keep, sources=()), path
 
     def current(self) -> Sequence[Load]:
         """Announcements for a worker that starts now."""
@@ -125,12 +139,12 @@ class Announcements:
         # The first announcement counts: a worker's reply to it does not cover later ones.
         self._numbers.setdefault(load.weights, self._count)
         self._loads.pop(load.weights, None)
-        self._loads[load.weights] = local
+        self._loads[load.weights], self._originals[load.weights] = local, load
         if local.path != load.path:
             self._files[load.weights] = local.path
             self._retired = [retired for retired in self._retired if retired.path != local.path]
         for weights in sorted(self._loads.keys() - _kept(load)):
-            del self._loads[weights], self._numbers[weights]
+            del self._loads[weights], self._originals[weights], self._numbers[weights]
             path = self._files.pop(weights, None)
             if path is not None:
                 self._retired.append(_Retired(path, self._count, set(workers)))

@@ -4,12 +4,13 @@
                             `--refused--> the request fails
 
 Invariant (tests/unit/test_blob_server.py): a request ends with its reply, or with BlobError; bytes that arrive have the
-checksum that the sender computed.
+checksum that the sender computed; what is stored by a request that had to be repeated is stored once.
 """
 
 import asyncio
 import contextlib
 import os
+import secrets
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -67,6 +68,9 @@ class BlobClient:
         self._patience_s = patience_s
         self._streams: Streams | None = None
         self._lock = asyncio.Lock()
+        self._id = secrets.token_hex(8)
+        """Differs from that of every other client, also of the same node."""
+        self._appends = 0
 
     async def put(self, kind: BlobKind, name: str, data: bytes) -> BlobRef:
         """Store bytes; raises Stopped if the server's disk is full."""
@@ -74,7 +78,8 @@ class BlobClient:
 
     async def append(self, data: bytes) -> BlobRef:
         """Store a part of a flight; raises Stopped if the server's disk is full."""
-        return await self._store(b.AppendBlob(crc=zlib.crc32(data)), data)
+        self._appends += 1
+        return await self._store(b.AppendBlob(id=f"{self._id}-{self._appends}", crc=zlib.crc32(data)), data)
 
     async def get(self, ref: BlobRef) -> bytes:
         reply, data = await self._request(b.ReadBlob(ref=ref))

@@ -17,8 +17,10 @@ import logging
 import os
 import ssl
 import sys
+import threading
 import zlib
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol, TypeAlias
 
@@ -58,12 +60,22 @@ class Serves(Protocol):
         """The reply to one request; raises SpotlightError to refuse it."""
 
 
+@dataclass
+class _NodeStore:
+    """The store, as one node uses it."""
+
+    files: BlobStore
+    appending: threading.Lock = field(default_factory=threading.Lock)
+    newest: dict[str, BlobRef] = field(default_factory=dict)
+    """The newest append by the id of its request, which may be repeated: the appends of a node follow one another."""
+
+
 class HomeFiles:
     """The files of a run's folder, read and written by threads."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._stores: dict[NodeId, BlobStore] = {}
+        self._stores: dict[NodeId, _NodeStore] = {}
 
     async def answer(self, node: NodeId, request: m.AnyMessage, blob: bytes) -> tuple[m.AnyMessage, bytes]:
         return await asyncio.to_thread(self._answer, node, request, blob)
@@ -73,11 +85,11 @@ class HomeFiles:
             case b.PutBlob(kind=kind, name=name, crc=crc):
                 _check(blob, crc)
                 return b.BlobStored(ref=self._put(node, kind, _checked_name(kind, name), blob)), b""
-            case b.AppendBlob(crc=crc):
+            case b.AppendBlob(id=request_id, crc=crc):
                 _check(blob, crc)
-                return b.BlobStored(ref=self._store_of(node).append(blob)), b""
+                return b.BlobStored(ref=self._append(node, request_id, blob)), b""
             case b.ReadBlob(ref=ref):
-                data = self._store_of(node).get(_checked_ref(ref))
+                data = self._store_of(node).files.get(_checked_ref(ref))
                 return b.BlobBytes(crc=zlib.crc32(data), total=ref.size), data
             case b.ReadFile(path=path, offset=offset, size=size):
                 return read_part(self._folder / _checked_path(path), offset, size)
@@ -88,7 +100,7 @@ class HomeFiles:
 
     def _put(self, node: NodeId, kind: BlobKind, name: str, blob: bytes) -> BlobRef:
         """Store a new file; a repeated request finds its own, and nothing replaces another one."""
-        store = self._store_of(node)
+        store = self._store_of(node).files
         try:
             earlier = (self._folder / kind.value / name).read_bytes()
         except OSError:
@@ -97,15 +109,22 @@ class HomeFiles:
             raise BlobError(f"{kind.value}/{name} is stored already, with other bytes; samples do not change.")
         return store.ref(kind, name, blob)
 
+    def _append(self, node: NodeId, request_id: str, blob: bytes) -> BlobRef:
+        """Store a part; a repeated request, whose reply was lost, finds its own, also while the first is written."""
+        of_node = self._store_of(node)
+        with of_node.appending:
+            if request_id not in of_node.newest:
+                of_node.newest = {request_id: of_node.files.append(blob)}
+            return of_node.newest[request_id]
+
     def _listed(self, path: str) -> tuple[str, ...]:
         place = self._folder / path
         files = [place] if place.is_file() else sorted(each for each in place.rglob("*") if each.is_file())
         return tuple(str(file.relative_to(self._folder)) for file in files[:MOST_LISTED])
 
-    def _store_of(self, node: NodeId) -> BlobStore:
-        if node not in self._stores:
-            self._stores[node] = BlobStore(self._folder, _checked_part(node))
-        return self._stores[node]
+    def _store_of(self, node: NodeId) -> _NodeStore:
+        known = self._stores.get(node)
+        return known or self._stores.setdefault(node, _NodeStore(BlobStore(self._folder, _checked_part(node))))
 
 
 Accepts: TypeAlias = Callable[[NodeId, str], bool]

@@ -2,10 +2,12 @@
 
 Agents on the same machine write and read its files themselves, so that no byte is copied twice. A finished sample is a
 file of its own. Flights are many and short-lived, so each agent appends its workers' to one file after the other: to
-create and delete a file for each would cost more than everything else about a commit.
+create and delete a file for each would cost more than everything else about a commit. A file of flights is nothing but
+their parts, so a restarted controller finds them there (`compute/rollout/stored_flights.py`).
 
 Invariant (tests/unit/test_blob_store.py): `put` and `append` return after the bytes are in the file; `get` returns
 exactly as many bytes as were stored there, or raises BlobError. Seals inside the bytes show whether they are damaged.
+A file of flights never replaces another, and bytes that a full disk cut short are overwritten.
 """
 
 import os
@@ -27,7 +29,7 @@ class BlobStore:
         self._folder = folder
         self._writer = writer
         self._files = 0
-        """Files of flights begun."""
+        """Number of the current file of flights."""
         self._file: int | None = None
         self._size = 0
         self._parts = 0
@@ -36,9 +38,9 @@ class BlobStore:
         """Store these bytes in a file; raises Stopped if the disk takes no more."""
         path = f"{kind.value}/{name}"
         try:
-            file = self._created(path)
+            file = self._created(path, os.O_TRUNC)
             try:
-                _write(file, data)
+                _write(file, data, 0)
             finally:
                 os.close(file)
         except OSError as error:
@@ -52,14 +54,17 @@ class BlobStore:
 
     def append(self, data: bytes) -> BlobRef:
         """Store a part of a flight; raises Stopped if the disk takes no more."""
-        path = f"{BlobKind.FLIGHT.value}/{self._writer}-{self._files}"
         try:
-            if self._file is None:
-                self._file, self._size, self._parts = self._created(path), 0, 0
-            _write(self._file, data)
+            while self._file is None:
+                try:
+                    self._file, self._size, self._parts = self._created(self._flight_path, os.O_EXCL), 0, 0
+                except FileExistsError:
+                    self._files += 1
+            _write(self._file, data, self._size)
         except OSError as error:
-            raise self._full(path, data, error) from error
-        offset, self._size, self._parts = self._size, self._size + len(data), self._parts + 1
+            raise self._full(self._flight_path, data, error) from error
+        path, offset = self._flight_path, self._size
+        self._size, self._parts = self._size + len(data), self._parts + 1
         is_last, number = self._size >= FLIGHT_FILE_BYTES, self._parts
         if is_last:
             os.close(self._file)
@@ -82,8 +87,12 @@ class BlobStore:
             raise BlobError(f"{ref.path} has lost bytes from {ref.offset} on; the sample is made again.")
         return data
 
-    def _created(self, path: str) -> int:
-        whole, flags = f"{self._folder}/{path}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    @property
+    def _flight_path(self) -> str:
+        return f"{BlobKind.FLIGHT.value}/{self._writer}-{self._files}"
+
+    def _created(self, path: str, flag: int) -> int:
+        whole, flags = f"{self._folder}/{path}", os.O_WRONLY | os.O_CREAT | flag
         try:
             return os.open(whole, flags, 0o644)
         except FileNotFoundError:
@@ -97,8 +106,9 @@ class BlobStore:
         )
 
 
-def _write(file: int, data: bytes) -> None:
-    """Only a reference leads to the bytes, and it is sent afterwards, so they need not be written aside and renamed."""
+def _write(file: int, data: bytes, offset: int) -> None:
+    """The bytes count when a reference leads to them, or when their seal fits, so they are not written aside first."""
     rest = memoryview(data)
     while rest:
-        rest = rest[os.write(file, rest) :]
+        written = os.pwrite(file, rest, offset)
+        rest, offset = rest[written:], offset + written

@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class FarStore:
-    """`FlightStore` and, for threads, `Store`, over connections of their own for writing and for reading."""
+    """`FlightStore` and, for threads, `Puts` and `Reads`, over connections of their own for writing and for reading."""
 
     def __init__(self, server: BlobAddress, node: NodeId, ensure: Callable[[m.Grant], Awaitable[None]]) -> None:
         """`ensure` brings the other files that a grant needs."""

@@ -7,6 +7,7 @@
     Load --between devices--> REQUESTED <-----------------------------------------------'
                                 |--Offered with handles--> neighbour's device
                                 `--Offered without handles, a failed copy, or a timeout--> store
+    store --not the announced set--> the agent copies the file again and repeats the Load, once
 
 Every Load first drops the sets that it does not keep, and the requests for them. A second Load of a requested set
 repeats the request. All methods with effects are generators: the driver carries out an effect and sends its completion
@@ -15,13 +16,14 @@ back:
     KeepOwn      copy a set that this worker publishes                     -> True, or False if there is no room
     TakeOwn      apply that copy                                           -> digest, or None if it cannot be used
     TakeOffered  copy a set from the neighbour that offers it              -> digest, or None if it cannot be used
-    TakeStored   load a set from the node's store                          -> digest
+    TakeStored   load a set from the node's store                          -> digest, or DamagedCopy
     ReadHeld     read the digest of a set that is applied already          -> digest
     OfferHeld    make handles of a held set for a neighbour                -> handles; none if it cannot be shared
 
 Invariants (tests/unit/test_neighbours_copy.py, tests/unit/test_own_weights.py, storms): each Load is answered by one
 Held with the digest of what was applied, unless a later order no longer keeps its set. A copy with another digest than
-the announced one is dropped.
+the announced one is dropped; if the store has it a second time, the worker ends with that reason, or reports its
+digest, for which the controller ends it.
 """
 
 import logging
@@ -29,7 +31,8 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from spotlight.core.crew_messages import Adopt, AskNeighbour, Offered
+from spotlight.core.crew_messages import Adopt, AskNeighbour, CopyDamaged, Offered
+from spotlight.core.errors import WeightsError
 from spotlight.core.messages import AnyMessage, Held, Load
 from spotlight.core.types import WorkerId
 from spotlight.core.work import WeightsId
@@ -69,6 +72,13 @@ class ReadHeld:
 @dataclass(frozen=True, slots=True)
 class OfferHeld:
     weights: WeightsId
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedCopy:
+    """The store's file is not the set that it should be."""
+
+    problem: str
 
 
 LoadEffect: TypeAlias = KeepOwn | TakeOwn | TakeOffered | TakeStored | ReadHeld | OfferHeld
@@ -114,6 +124,8 @@ class LoadingCore:
         self._clock = clock
         self.requests: dict[WeightsId, _Request] = {}
         """Sets that a neighbour may offer."""
+        self._renewed: set[tuple[WeightsId, str]] = set()
+        """Sets whose file was copied again for this worker, with their digests."""
         self._own: set[WeightsId] = set()
         """Sets of the newest version that this worker has published and copied, until it applies them."""
 
@@ -210,8 +222,20 @@ class LoadingCore:
         return False
 
     def _from_store(self, load: Load) -> Applied:
-        digest: str = yield TakeStored(load)
-        self._report_held(load.weights, digest)
+        found: str | DamagedCopy = yield TakeStored(load)
+        announced = load.weights, load.digest
+        if found != load.digest and announced not in self._renewed:
+            self._renewed.add(announced)
+            problem = f"its digest is {found}, but {load.digest} was published"
+            if isinstance(found, DamagedCopy):
+                problem = found.problem
+            else:
+                self._sets.drop(load.weights)
+            self._send(CopyDamaged(weights=load.weights, problem=problem), b"")
+        elif isinstance(found, DamagedCopy):
+            raise WeightsError(found.problem)
+        else:
+            self._report_held(load.weights, found)
 
     def _holds(self, weights: WeightsId) -> bool:
         return any(held == weights for held, _ in self._sets.held())

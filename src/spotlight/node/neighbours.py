@@ -35,7 +35,16 @@ from spotlight.compute.weights.resident import Resident, own_copy
 from spotlight.compute.weights.store import NodeStore
 from spotlight.core.errors import WeightsError
 from spotlight.core.work import Policy, WeightsId
-from spotlight.node.loading_core import KeepOwn, LoadEffect, OfferHeld, ReadHeld, TakeOffered, TakeOwn, TakeStored
+from spotlight.node.loading_core import (
+    DamagedCopy,
+    KeepOwn,
+    LoadEffect,
+    OfferHeld,
+    ReadHeld,
+    TakeOffered,
+    TakeOwn,
+    TakeStored,
+)
 
 DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.bfloat16, torch.float16)}
 """Allowed dtypes of weights from another process."""
@@ -149,7 +158,7 @@ class WeightCopies:
     def drop_own(self, weights: WeightsId) -> None:
         self._own.pop(weights, None)
 
-    def perform(self, effect: LoadEffect) -> str | bytes | bool | None:
+    def perform(self, effect: LoadEffect) -> str | bytes | bool | DamagedCopy | None:
         """Carry out an effect of the core; returns its completion."""
         match effect:
             case KeepOwn(weights=weights):
@@ -161,7 +170,10 @@ class WeightCopies:
             case TakeStored(load=load):
                 # The announced folder is on disk where shared memory is too small.
                 store = NodeStore(Path(load.path).parent) if load.path else self._store
-                return self._resident.load(store.open(load.weights))
+                try:
+                    return self._resident.load(store.open(load.weights))
+                except WeightsError as error:
+                    return DamagedCopy(str(error))
             case ReadHeld(weights=weights):
                 return dict(self._resident.held())[weights]
             case OfferHeld(weights=weights):

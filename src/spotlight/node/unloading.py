@@ -34,8 +34,8 @@ class Puts(Protocol):
         """Store these bytes; raises Stopped if the disk takes no more."""
 
 
-class Store(Reads, Puts, Protocol):
-    """Where the bytes lie."""
+class Appends(Reads, Protocol):
+    """Where the parts of flights lie."""
 
     def append(self, data: bytes) -> BlobRef:
         """Store a part of a flight; raises Stopped if the disk takes no more."""
@@ -66,7 +66,7 @@ class FlightStore(Protocol):
 class NearStore:
     """A `FlightStore` on the agent's own machine."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Appends) -> None:
         self._store = store
 
     def append(self, data: bytes, done: Callable[[BlobRef | Stopped], None]) -> None:

@@ -99,6 +99,12 @@ class WeightCache:
         if (source := self._paths.pop(path, None)) is not None:
             self._files.drop(source)
 
+    def spoil(self, path: str) -> None:
+        """The copy is damaged: copy it again, and do not pass it on. It stays until then, for workers that read it."""
+        self._copies = {weights: known for weights, known in self._copies.items() if str(known[1]) != path}
+        if (source := self._paths.pop(path, None)) is not None:
+            self._files.drop(source)
+
     async def _copy_here(self, load: Load) -> Load:
         digest, target = self._copies.get(load.weights, ("", self._folder))
         if digest != load.digest or not target.is_file():

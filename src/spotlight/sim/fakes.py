@@ -8,6 +8,7 @@ same order, once (tests/storm/test_storm.py).
 import hashlib
 import random
 import struct
+import zlib
 
 import msgspec
 
@@ -15,7 +16,8 @@ from spotlight.core.types import Sample
 from spotlight.core.work import RequestId
 
 SCORER = "sim-1"
-_SIZE = struct.Struct("<I")
+_HEADER = struct.Struct("<II")
+"""Size and seal of a part."""
 
 
 def mark(*parts: object) -> str:
@@ -43,23 +45,44 @@ class FlightPart(msgspec.Struct, frozen=True, kw_only=True):
     """The content of one commit; each builds on the one before, as if every step recorded tensors."""
 
     request: RequestId
+    attempt: int
     step: int
     since: int = 0
+    base: int = 0
+    """Seal of the part of step `since`."""
     digest: str
     latent: str
 
     def to_bytes(self) -> bytes:
         content = msgspec.msgpack.encode(self)
-        return _SIZE.pack(len(content)) + content
+        return _HEADER.pack(len(content), zlib.crc32(content)) + content
+
+
+def part_seal(data: bytes) -> int:
+    """The seal of the first part."""
+    return int(_HEADER.unpack_from(data)[1])
+
+
+def header_of(data: bytes) -> FlightPart | None:
+    """What the first part says about itself, whether or not its tensors are damaged; None if it cannot be read."""
+    try:
+        return msgspec.msgpack.decode(data[_HEADER.size :], type=FlightPart)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
 
 
 def read_flight(data: bytes) -> list[FlightPart]:
-    """The parts of a flight, in order."""
+    """The parts of a flight, in order; raises ValueError if one is damaged."""
     parts, at = [], 0
     while at < len(data):
-        (size,) = _SIZE.unpack_from(data, at)
-        at += _SIZE.size + size
-        parts.append(msgspec.msgpack.decode(data[at - size : at], type=FlightPart))
+        if len(data) - at < _HEADER.size:
+            raise ValueError("the flight is cut short")
+        size, seal = _HEADER.unpack_from(data, at)
+        at += _HEADER.size + size
+        content = data[at - size : at]
+        if zlib.crc32(content) != seal:
+            raise ValueError("the flight is damaged")
+        parts.append(msgspec.msgpack.decode(content, type=FlightPart))
     return parts
 
 

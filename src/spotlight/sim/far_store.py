@@ -6,13 +6,13 @@ from collections.abc import Callable
 from spotlight.core import messages as m
 from spotlight.core.blobs import BlobRef
 from spotlight.core.errors import Stopped
-from spotlight.node.unloading import Fetched, NearStore, Store
+from spotlight.node.unloading import Appends, Fetched, NearStore
 
 
 class SimFarStore:
     """`FlightStore` over simulated trips; parts of flights arrive in order, reads may overtake them."""
 
-    def __init__(self, store: Store, trip_s: Callable[[], float]) -> None:
+    def __init__(self, store: Appends, trip_s: Callable[[], float]) -> None:
         """`trip_s` draws the seconds of the next trip to the store and back."""
         self._near = NearStore(store)
         self._trip_s = trip_s

@@ -82,6 +82,10 @@ class NoFaults:
         """Seconds after which a handed-back attempt still sends a result; None: never."""
         return None
 
+    def copied(self, digest: str, node: NodeId) -> str:
+        """The digest of a copy of weights on this node; raises EnvironmentProblem if it cannot be made."""
+        return digest
+
     def misread(self, digest: str, worker: WorkerId) -> str:
         """The digest of the weights that a worker actually applied."""
         return digest

@@ -7,29 +7,23 @@ not stop: an undisturbed run of the seed has the same ones.
 """
 
 import asyncio
-import errno
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NoReturn
 
 from spotlight.compute.profiling.pace import Pace
 from spotlight.controller.gang import DEATHS_ALLOWED
 from spotlight.core import messages as m
-from spotlight.core.events import AnyEvent, Checkpointed, IterationDone, Record
-from spotlight.core.journal import Disk
+from spotlight.core.events import AnyEvent, Checkpointed, IterationDone
 from spotlight.core.link import GRACE_S
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, Request, RequestId, SlotClass
-from spotlight.sim.controller import PowerCut
 from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fakes import Streams, mark
 from spotlight.sim.fault_policy import NoFaults, Tempo
 from spotlight.sim.sim_world import SimWorld
-from spotlight.sim.storage import SimStorage
 
 
 class Fault(StrEnum):
@@ -61,6 +55,7 @@ class Fault(StrEnum):
     POISON = "sample that always fails"
     UNSCORABLE = "no reward"
     MISREAD = "weights misread"
+    COPY_DAMAGED = "weights damaged on a node"
     MISUSED = "sample of wrong weights"
     CRASH_BEFORE = "controller died before a record"
     CRASH_AFTER = "controller died after a record"
@@ -69,6 +64,9 @@ class Fault(StrEnum):
     PAYLOAD_FULL = "disk full at a payload"
     PAYLOAD_LOST = "payload lost"
     PAYLOAD_DAMAGED = "payload damaged"
+    FLIGHTS_LOST = "flights lost"
+    FLIGHTS_DAMAGED = "flights damaged"
+    FLIGHTS_CUT = "flights cut short"
 
 
 KINDS = (*Fault, *CrashPoint)
@@ -209,6 +207,13 @@ class Storm(NoFaults):
         delay_s = self._streams["haunting"].uniform(0.0, 4.0)
         return delay_s if self.happens(Fault.LATE_RESULT, 1.0) else None
 
+    def is_full(self, path: str) -> bool:
+        """Whether this file cannot be written; commits are many, and each stops the run."""
+        return self.happens(Fault.PAYLOAD_FULL, 0.002 if path.startswith("flights/") else 0.06)
+
+    def copied(self, digest: str, node: NodeId) -> str:
+        return mark("copied", digest) if self.happens(Fault.COPY_DAMAGED, 0.3) else digest
+
     def misread(self, digest: str, worker: WorkerId) -> str:
         return mark("misread", digest) if self.happens(Fault.MISREAD, 0.2) else digest
 
@@ -343,54 +348,3 @@ class MachineFaults:
         for _ in range(chance.randint(2, 5)):
             delay += chance.uniform(0.2, 4.0)
             asyncio.get_running_loop().call_later(delay, self._on_spot, chance, self._world.kill)
-
-
-class FaultyDisk:
-    """The controller's disk: crashes, torn records and a full disk at some records; one per life of the controller."""
-
-    def __init__(self, storm: Storm, is_new: bool, unplug: Callable[[], None]) -> None:
-        self._storm = storm
-        self._unplug = unplug
-        self._is_dead = False
-        self._is_first = is_new
-        """The first record of a run is always written: without it there is no run."""
-        self.torn = b""
-        """The part of a record that a crash wrote."""
-
-    def disk(self) -> Disk:
-        return Disk(write=self._write)
-
-    def record_written(self, record: Record) -> None:
-        """Observer: the process may die right after the record, before anything acts on it."""
-        if self._storm.happens(Fault.CRASH_AFTER, 0.005):
-            self._die()
-
-    def _write(self, handle: int, data: bytes | memoryview) -> int:
-        if self._is_first:
-            self._is_first = False
-            return os.write(handle, data)
-        if self._is_dead or self._storm.happens(Fault.CRASH_BEFORE, 0.005):
-            self._die()
-        if self._storm.happens(Fault.TORN, 0.005):
-            self.torn = bytes(data[: 1 + len(data) // 2])
-            self._die()
-        if self._storm.happens(Fault.JOURNAL_FULL, 0.003):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return os.write(handle, data)
-
-    def _die(self) -> NoReturn:
-        """Disconnect at once: messages in transit are lost."""
-        self._is_dead = True
-        self._unplug()
-        raise PowerCut
-
-
-def damage_files(storm: Storm, storage: SimStorage, chance: random.Random) -> list[str]:
-    """Lose or damage payload files after a crash; return their names."""
-    damaged = []
-    for kind, act in ((Fault.PAYLOAD_LOST, storage.lose), (Fault.PAYLOAD_DAMAGED, storage.damage)):
-        names = [name for name in storage.payloads() if name not in damaged]
-        if names and storm.happens(kind, 1.0):
-            damaged.append(chance.choice(names))
-            act(damaged[-1])
-    return damaged

@@ -50,6 +50,7 @@ from spotlight.core.types import WorkerId
 from spotlight.core.work import NoticeKind, Request, RequestId, WeightsId, Work
 from spotlight.run_log import RunLog
 from spotlight.sim.crash_points import Broken
+from spotlight.sim.flight_checks import FlightChecks
 from spotlight.sim.numerics import TrainedState
 from spotlight.sim.sim_world import SimWorld
 
@@ -87,6 +88,7 @@ class Invariants:
         self._refused: list[RequestId] = []
         """Refused requests since the last check."""
         self._emitted: set[tuple[type[object], int]] = set()
+        self._flights = FlightChecks(world.storage)
 
     @property
     def steps(self) -> tuple[StepCommitted, ...]:
@@ -100,6 +102,8 @@ class Invariants:
         run_log.observers.append(self.observe)
         self._meter = run_log.meter
         self._hub = hub
+        unfinished = {request: self._requests[request].weights for request in self._outstanding()}
+        self._flights.resumed(hub.dispatcher.flights, unfinished, self.damaged)
 
     # -- records -------------------------------------------------------------------------------------------------------
 
@@ -108,6 +112,7 @@ class Invariants:
         self._seen = record.seq
         self.problems += [str(finding) for finding in self._auditor.check(record)]
         event = record.event
+        self._flights.observe(event)
         match event:
             case Issued():
                 for request in event.requests:
@@ -224,6 +229,7 @@ class Invariants:
             self._check_leases(self._hub)
             self._check_notices(self._hub)
             self._check_refused()
+        self.problems += self._flights.problems
         if self._world.storage.replaced:
             self.problems.append(f"the tensors in {self._world.storage.replaced[0]} were replaced by others")
         if self.problems:
@@ -285,6 +291,8 @@ class Invariants:
 
     def compare(self, run_log: RunLog) -> None:
         """Compare the state of an ended controller with the state that its journal gives."""
+        if self._hub is not None:
+            self._flights.ended(self._hub.dispatcher.flights, self._outstanding())
         meter, self._meter, self._hub = self._meter, None, None
         records = list(read(run_log.folder.journal))
         events = [record.event for record in records]
@@ -319,6 +327,9 @@ class Invariants:
                 facts.append(repr(ledger.accepted(request)))
         return facts
 
+    def _outstanding(self) -> list[RequestId]:
+        return [request for request, state in self._states.items() if state in OUTSTANDING]
+
     def _known_requests(self, ledger: Ledger) -> Iterable[RequestId]:
         return [request for request in self._requests if request in ledger]
 
@@ -327,6 +338,6 @@ class Invariants:
         report = self._auditor.report()
         if not report.clean:
             raise Broken("\n".join(report.sentences()))
-        unfinished = [request for request, state in self._states.items() if state in OUTSTANDING]
+        unfinished = self._outstanding()
         if unfinished:
             raise Broken(f"the run is over, but these requests are unfinished: {unfinished[:3]}")

@@ -40,7 +40,7 @@ class OwedOrders:
     def check(self, live: Iterable[SimRow]) -> None:
         """Raise Broken if one of these samples takes the step; the next orders are checked at the next one."""
         for row in live:
-            request, attempt = row.request.id, row.granted.attempt
+            request, attempt = row.request.id, row.attempt
             if (request, attempt) in self._fenced or request in self._recalled or row.request.work in self._discarded:
                 raise Broken(f"{request} attempt {attempt} takes a step though its worker has read that it must not")
         for orders in (self._fenced, self._recalled, self._discarded):

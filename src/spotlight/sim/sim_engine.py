@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from spotlight.compute.rollout.row_book import RowBook
 from spotlight.core import messages as m
 from spotlight.core.errors import ConfigError
 from spotlight.core.work import RequestId, WeightsId, Work
@@ -31,7 +32,7 @@ class RunAhead(NamedTuple):
     step_s: float
 
 
-class SimEngine:
+class SimEngine(RowBook[SimRow]):
     """Up to `rows` samples in flight."""
 
     def __init__(
@@ -39,21 +40,18 @@ class SimEngine:
         rows: int,
         numerics: Numerics,
         holds: Mapping[WeightsId, str],
+        is_exact: Callable[[Work], bool],
         withdrawn: Callable[[SimRow], None],
         now: Callable[[], float],
     ) -> None:
         """`withdrawn` is called with every sample that is handed back."""
-        self.rows = rows
-        self.live: dict[RequestId, SimRow] = {}
+        super().__init__(rows)
+        self._is_exact = is_exact
         self.ahead: RunAhead | None = None
         self._numerics = numerics
         self._holds = holds
         self._withdrawn = withdrawn
         self._now = now
-
-    @property
-    def free_rows(self) -> int:
-        return self.rows - len(self.live)
 
     def needs(self) -> set[WeightsId]:
         return {row.request.weights for row in self.live.values()}
@@ -67,7 +65,7 @@ class SimEngine:
             raise ConfigError(f"{request.id} is in flight here")
         if digest is None:
             raise ConfigError(f"{request.weights} is not held")
-        row = start_row(lease, digest, flight, self._numerics)
+        row = start_row(lease, digest, flight, self._is_exact(request.work), self._numerics)
         if isinstance(row, str):
             raise ConfigError(row)
         self.live[request.id] = row
@@ -77,21 +75,12 @@ class SimEngine:
         if row is None:
             return None
         self._withdrawn(row)
-        return SimCommit(request, row.granted.attempt, row.step, row.flight() if row.step else None)
-
-    def fence(self, request: RequestId, attempt: int) -> None:
-        row = self.live.get(request)
-        if row is not None and row.granted.attempt == attempt:
-            del self.live[request]
-
-    def discard(self, work: Work) -> None:
-        for row in [row for row in self.live.values() if row.request.work is work]:
-            del self.live[row.request.id]
+        return SimCommit(request, row.attempt, row.step, row.flight() if row.step else None)
 
     def progress(self) -> list[m.Progress]:
         """Current steps, those of a run ahead that is under way included."""
         rows, now = self.live.values(), self._now()
-        return [m.Progress(row.request.id, row.granted.attempt, self._reached(row, now)) for row in rows]
+        return [m.Progress(row.request.id, row.attempt, self._reached(row, now)) for row in rows]
 
     def _reached(self, row: SimRow, now: float) -> int:
         if self.ahead is None or row not in self.ahead.rows:

@@ -36,7 +36,7 @@ from spotlight.sim.sim_link import Direction, SimLink
 from spotlight.sim.sim_rewards import SimPicture, reward_processes
 from spotlight.sim.sim_trainer import SimTrainer
 from spotlight.sim.sim_worker import SimWorker
-from spotlight.sim.storage import SimStorage
+from spotlight.sim.storage import NodeFlights, SimStorage
 
 REWARD_PROCESSES = 2
 """Reward processes per node where faults may happen."""
@@ -115,8 +115,8 @@ class SimNode:
         self._core.begin()
 
     def _flight_store(self) -> FlightStore:
-        storage = self._world.storage
-        return SimFarStore(storage, partial(self._policy.store_s, self.id)) if self._is_far else NearStore(storage)
+        flights = NodeFlights(self._world.storage, self.id)
+        return SimFarStore(flights, partial(self._policy.store_s, self.id)) if self._is_far else NearStore(flights)
 
     def _linked(self, latency_s: Callable[[], float]) -> SimLink:
         return SimLink(latency_s, partial(self._world.arrived, self.id), self._receive, self)
@@ -248,20 +248,24 @@ class SimNode:
     def _copied(self, load: m.Load) -> None:
         if self._ended.is_set():
             return
-        if not self._core.is_wanted(load):
+        if not self._core.is_wanted(load.weights):
             self._core.copied(load, None)
             return
         path = f"{self.id}/{load.path}"
         if self._files.get(path, ("", ""))[0] != load.digest:
-            content = self._world.storage.weights.get(load.path)
-            if content is None:
-                self._core.copied(load, EnvironmentProblem(f"{load.path} is not there"))
+            try:
+                content = self._policy.copied(self._world.storage.weights_at(load.path), self.id)
+            except EnvironmentProblem as problem:
+                self._core.copied(load, problem)
                 return
             self._files[path] = (load.digest, content)
         self._core.copied(load, msgspec.structs.replace(load, path=path))
 
     def delete(self, path: str) -> None:
         del self._files[path]
+
+    def spoil(self, path: str) -> None:
+        self._files[path] = ("", self._files[path][1])
 
     def all_started(self) -> None:
         pass
@@ -284,6 +288,10 @@ class SimNode:
 
     def stored(self, load: m.Load) -> str:
         return self._files[load.path][1]
+
+    def lacks(self, worker: WorkerId, weights: WeightsId) -> None:
+        if any(known.id == worker for known in self.workers.values()) and self._core.is_wanted(weights):
+            self._world.machine_failed(Broken(f"{worker} still lacks {weights}, whose copy was damaged"))
 
     def memory_of(self, holder: WorkerId, weights: WeightsId) -> str | None:
         for worker in self.workers.values():

@@ -49,6 +49,9 @@ from spotlight.sim.sim_spans import SimSpans
 from spotlight.sim.sim_trainer import SimTrainer, obey
 from spotlight.sim.surroundings import Surroundings
 
+RENEWED_S = 12.0
+"""Longest time until a damaged copy of weights is replaced and loaded, for a worker of usual speed that is not in a
+step or an order."""
 LATE = " of an attempt that was given up"
 """Mark in the tensors of a late result."""
 
@@ -87,6 +90,9 @@ class SimWorker:
         self.send: Callable[..., None] = partial(self.around.send_from, self.id)
         self.background = BackgroundWrites()
         self._is_awake = True
+        self._was_slow = False
+        self._steps = 0
+        """Times that it found its inbox empty."""
         self._woken = asyncio.Event()
         self._woken.set()
         # Weak references, so that each of the thousands of workers of a long run is freed without garbage collection.
@@ -99,7 +105,9 @@ class SimWorker:
                 living._beat()
 
         self._heartbeat = Heartbeat(beat)
-        self.engine = SimEngine(self.rows, self.numerics, self.holds, lambda row: me._withdrawn(row), self._loop.time)
+        self.engine = SimEngine(
+            self.rows, self.numerics, self.holds, self.pace.is_exact, lambda row: me._withdrawn(row), self._loop.time
+        )
         self.crew = SimCrew(me, self.rendezvous, self.machines.elastic)
         hello = m.Hello(
             schema=SCHEMA,
@@ -111,7 +119,8 @@ class SimWorker:
             trains=self.trainer is not None,
             kind=self.kind,
         )
-        loading = LoadingCore(self.id, self.holds, self.send, self.machines.copies_sets, self._loop.time)
+        send: Callable[..., None] = lambda message, blob: me._send_of_loading(message, blob)  # noqa: E731
+        loading = LoadingCore(self.id, self.holds, send, self.machines.copies_sets, self._loop.time)
         self.core = WorkerCore(self.id, hello, self.engine, self.crew.membership, loading, me)
 
     def receive(self, message: m.AnyMessage, blob: bytes) -> None:
@@ -122,6 +131,9 @@ class SimWorker:
         arrival = self._arrival
         if arrival is not None and not arrival.done():
             arrival.set_result(True)
+
+    def slow(self, factor: float) -> None:
+        self.pace.slowness, self._was_slow = factor, True
 
     def freeze(self, seconds: float) -> None:
         """Receive, compute and send nothing for `seconds`, then continue."""
@@ -158,8 +170,11 @@ class SimWorker:
             point, self._crash_next = self._crash_next, None
             self.crash_if_due(point)
         arrived = self._inbox.popleft() if self._inbox else None
-        if arrived is None or self.never_faults:
+        if self.never_faults:
             return arrived
+        if arrived is None:
+            self._steps += 1
+            return None
         if isinstance(arrived[0], crews.Disband):
             self.crash_if_due(CrashPoint.DISBANDING)
         self._owed.taken(arrived[0])
@@ -175,6 +190,17 @@ class SimWorker:
                 self.crash_if_due(CrashPoint.BEFORE_RESULT)
                 digest = self.around.digest_used(digest, self.id)
             self._send_result(row, digest, self.latent_salt)
+
+    def _send_of_loading(self, message: m.AnyMessage, blob: bytes) -> None:
+        self.send(message, blob)
+        if isinstance(message, crews.CopyDamaged) and self.trainer is None:
+            self._loop.call_later(RENEWED_S, self._check_renewed, message.weights, self._steps)
+
+    def _check_renewed(self, weights: WeightsId, steps: int) -> None:
+        """A set whose copy was damaged is there, or no longer wanted, once the worker has looked for messages."""
+        looked = self._arrival is not None or self._steps > steps + 1
+        if self._is_awake and looked and not self._was_slow and weights not in self.holds:
+            self.around.lacks(self.id, weights)
 
     def _send_result(self, row: SimRow, digest: str, salt: str) -> None:
         self.around.finished(self, row, digest, self.numerics.tensors(row.request, digest, salt))
@@ -226,12 +252,9 @@ class SimWorker:
     async def _step(self) -> StepDone | CrewProblem:
         if self._owed.is_any:
             self._owed.check(self.engine.live.values())
-        pace, loop, engine, batch = self.pace, self._loop, self.engine, list(self.engine.live.values())
-        first = batch[0] if len(batch) == 1 else min(batch, key=lambda row: row.request.work.rank)
-        weights, is_exact = first.request.weights, pace.is_exact(first.request.work)
-        if len(batch) > 1:
-            alike = [row for row in batch if row.request.weights == weights]
-            batch = [row for row in alike if pace.is_exact(row.request.work) is is_exact]
+        pace, loop, engine = self.pace, self._loop, self.engine
+        first, batch = engine.next_batch()
+        is_exact = first.bucket[1]
         if switch_s := pace.roll():
             began = loop.time()
             await self.take_time(switch_s)
@@ -270,7 +293,7 @@ class SimWorker:
         """The rows that a step finished, failed or has to commit."""
         finished, failed, commits = [], [], []
         for row in batch:
-            request, attempt = row.request.id, row.granted.attempt
+            request, attempt = row.request.id, row.attempt
             if not self.never_faults and self.around.fails(row.request, attempt):
                 del self.engine.live[request]
                 failed.append(FailedRow(request, attempt, "the model raised"))
@@ -278,8 +301,8 @@ class SimWorker:
                 del self.engine.live[request]
                 finished.append(row)
             elif row.owes_commit:
-                commits.append(SimCommit(request, attempt, row.step, row.flight(row.committed), row.committed))
-                row.committed = row.step
+                since = row.committed
+                commits.append(SimCommit(request, attempt, row.step, row.commit(), since))
         return StepDone(len(batch), step_s, finished, commits, failed)
 
     async def _message_within(self, seconds: float) -> bool:

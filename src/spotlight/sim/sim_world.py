@@ -228,7 +228,7 @@ class SimWorld:
             for known in node.workers.values():
                 if known.id == worker:
                     self._note(f"!! {worker} is {factor:g} times slower")
-                    known.pace.slowness = factor
+                    known.slow(factor)
 
     def kill_reward_process(self, name: str) -> None:
         if name in self.nodes:

@@ -1,14 +1,19 @@
 """The run's disk, in memory: tensors, published weights and checkpoints; outlives the controller and every worker."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from spotlight.control.recovery import StoredPart
 from spotlight.core.blobs import BlobKind, BlobRef, content_digest
-from spotlight.core.errors import Stopped
+from spotlight.core.errors import EnvironmentProblem, Stopped
+from spotlight.core.types import NodeId
 from spotlight.core.work import WeightsId
 from spotlight.node.unloading import BlobError
+from spotlight.sim.fakes import header_of, part_seal, read_flight
 
 CHECKPOINTS_KEPT = 2
 MISSING = "is not in the store"
+RELEASED_KEPT = 64
 
 
 def never(name: str) -> bool:
@@ -29,6 +34,8 @@ class SimStorage:
         self.checkpoints: dict[str, bytes] = {}
         self._flights = 0
         """Number of parts of flights stored."""
+        self._released: deque[tuple[str, bytes]] = deque(maxlen=RELEASED_KEPT)
+        """Parts of flights that were released, and still lie in files with others: a restart finds them."""
         self._writers = 0
         """Number of checkpoints begun."""
         self.is_full: Callable[[str], bool] = never
@@ -47,10 +54,12 @@ class SimStorage:
         digest = self._digests[path] = content_digest(data)
         return BlobRef(kind=kind, path=path, digest=digest, size=len(data))
 
-    def append(self, data: bytes) -> BlobRef:
-        """Store a part of a flight, under a name of its own."""
+    def append(self, data: bytes, writer: NodeId) -> BlobRef:
+        """Store a part of a flight of this node, under a name of its own."""
         self._flights += 1
-        path = f"{BlobKind.FLIGHT.value}/{self._flights}"
+        path = f"{BlobKind.FLIGHT.value}/{writer}-{self._flights}"
+        if self.is_full(path):
+            raise Stopped(f"{path} cannot be written, because the disk is full; free it and resume.")
         self.files[path] = data
         return BlobRef(kind=BlobKind.FLIGHT, path=path, digest="", size=len(data))
 
@@ -62,7 +71,35 @@ class SimStorage:
 
     def release(self, refs: Sequence[BlobRef]) -> None:
         for ref in refs:
-            self.files.pop(ref.path, None)
+            data = self.files.pop(ref.path, None)
+            if data is not None:
+                self._released.append((ref.path, data))
+
+    def writer_gone(self, node: NodeId, needed: Callable[[], Mapping[str, int]]) -> None:
+        """Every part is a file of its own, so nothing waits for its neighbours; those left are found at a restart."""
+
+    def flights(self) -> list[StoredPart]:
+        found = []
+        self.files.update(self._released)
+        self._released.clear()
+        for path in self.flight_files():
+            data = self.files[path]
+            part = header_of(data)
+            if part is not None:
+                base = str(part.base) if part.since else ""
+                ref = BlobRef(kind=BlobKind.FLIGHT, path=path, digest=str(part_seal(data)), size=len(data))
+                writer = NodeId(path.partition("/")[2].rpartition("-")[0])
+                facts = part.request, part.attempt, part.step, part.since, base, part.digest
+                found.append(StoredPart(*facts, ref, writer))
+            else:
+                del self.files[path]
+        return found
+
+    def is_intact(self, ref: BlobRef) -> bool:
+        try:
+            return bool(read_flight(self.files[ref.path]))
+        except ValueError:
+            return False
 
     def digest(self, name: str) -> str:
         """Digest of the file's content."""
@@ -73,6 +110,12 @@ class SimStorage:
 
     def is_whole(self, name: str, digest: str) -> bool:
         return name in self.files and self.digest(name) == digest
+
+    def weights_at(self, path: str) -> str:
+        """Digest of the published set at this path."""
+        if path not in self.weights:
+            raise EnvironmentProblem(f"{path} is not there")
+        return self.weights[path]
 
     def has_weights(self, weights: WeightsId, digest: str) -> bool:
         return self.weights.get(self.weights_path(weights)) == digest
@@ -117,6 +160,9 @@ class SimStorage:
     def payloads(self) -> list[str]:
         return sorted(name for name in self.files if name.startswith("payloads/"))
 
+    def flight_files(self) -> list[str]:
+        return [name for name in self.files if name.startswith("flights/")]
+
     def lose(self, name: str) -> None:
         del self.files[name]
         self._digests.pop(name, None)
@@ -124,3 +170,25 @@ class SimStorage:
     def damage(self, name: str) -> None:
         self.files[name] = b"damaged " + self.files[name]
         self._digests.pop(name, None)
+
+    def damage_flight(self, name: str) -> None:
+        """Alter the tensors of a part; its header stays readable."""
+        data = self.files[name]
+        self.files[name] = data[:-1] + bytes([data[-1] ^ 1])
+
+    def cut_flight(self, name: str) -> None:
+        """Leave a part half-written."""
+        data = self.files[name]
+        self.files[name] = data[: len(data) // 2]
+
+
+class NodeFlights:
+    """The store of flights, as one node uses it."""
+
+    def __init__(self, storage: SimStorage, node: NodeId) -> None:
+        self._storage = storage
+        self._node = node
+        self.get = storage.get
+
+    def append(self, data: bytes) -> BlobRef:
+        return self._storage.append(data, self._node)

@@ -32,7 +32,8 @@ from spotlight.core.work import Work
 from spotlight.folder import RunFolder
 from spotlight.sim.controller import Controller, Ending, PowerCut
 from spotlight.sim.crash_points import Broken
-from spotlight.sim.faults import KINDS, MACHINES, Fault, FaultyDisk, MachineFaults, Storm, Undisturbed, damage_files
+from spotlight.sim.disk_faults import FaultyDisk, damage_files
+from spotlight.sim.faults import KINDS, MACHINES, Fault, MachineFaults, Storm, Undisturbed
 from spotlight.sim.invariants import Edge, Invariants
 from spotlight.sim.message_trace import MessageTrace
 from spotlight.sim.setting import Setting, draw_setting
@@ -138,7 +139,7 @@ class StormRun:
         self._setbacks: list[Setbacks] = []
         """Of each life of the controller."""
         self.storage = SimStorage()
-        self.storage.is_full = lambda name: storm.happens(Fault.PAYLOAD_FULL, 0.06)
+        self.storage.is_full = storm.is_full
         rewards = config.reward.rewards("simulated")
         exact, machines = config.deterministic, setting.machines
         self.world = SimWorld(storm, self.storage, self.trace, exact, machines, rewards=rewards)

@@ -29,6 +29,8 @@ from spotlight.compute.rollout.denoise import check_finite, check_window
 from spotlight.compute.rollout.flight import Flight, Payload
 from spotlight.compute.rollout.live import Bucket, LiveRow
 from spotlight.compute.rollout.noise import initial_noise
+from spotlight.compute.rollout.row_book import RowBook
+from spotlight.compute.rollout.seal import seal_of
 from spotlight.compute.rollout.step import Advanced, advance
 from spotlight.compute.scores import EVALUATION_SEED
 from spotlight.compute.weights.resident import Resident
@@ -78,7 +80,7 @@ class Boundary:
     """False if its forward was compiled first, so that its seconds say nothing about others."""
 
 
-class Engine:
+class Engine(RowBook[LiveRow]):
     """Up to `rows` samples in flight over one model."""
 
     def __init__(
@@ -87,6 +89,7 @@ class Engine:
         """`padded`: every forward has all rows. `in_buckets`: it has one of few counts, for a compiled model."""
         if rows < 1:
             raise ConfigError(f"an engine cannot have {rows} rows, because a forward has at least 1; raise it.")
+        super().__init__(-(-rows // ROW_MULTIPLE) * ROW_MULTIPLE if padded else rows)
         self.adapter = adapter
         self.resident = resident
         self.run_seed = run_seed
@@ -96,18 +99,12 @@ class Engine:
         """Shapes of the forwards so far."""
         self.warms_up = False
         """Whether the step in progress compiles its forward."""
-        self.rows = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE if padded else rows
-        self._live: dict[RequestId, LiveRow] = {}
         self._uncond: ConditionBatch | None = None
-
-    @property
-    def free_rows(self) -> int:
-        return self.rows - len(self._live)
 
     @property
     def weights(self) -> tuple[WeightsId, ...]:
         """Weight sets of the samples in flight; these must not be dropped."""
-        return tuple(sorted({row.request.weights for row in self._live.values()}))
+        return tuple(sorted({row.request.weights for row in self.live.values()}))
 
     def admit(
         self, request: Request, prompt: Prompt, attempt: int, commit_every: int = 0, flight: bytes | None = None
@@ -139,15 +136,13 @@ class Engine:
         )
         if flight is not None:
             row.resume(Flight.from_bytes(flight, request, digest, shape))
-        self._live[request.id] = row
+        self.live[request.id] = row
 
     def step(self) -> Boundary:
         """Advance the bucket of the most urgent sample; if it raises Diverged, no row has advanced."""
-        if not self._live:
+        if not self.live:
             return Boundary()
-        # min returns the first of equals, and rows are in the order of admission.
-        first = min(self._live.values(), key=lambda row: row.request.work.rank)
-        batch = [row for row in self._live.values() if row.bucket == first.bucket]
+        first, batch = self.next_batch()
         with self._warming_up(len(batch), first.bucket), self.resident.use(first.bucket.weights, first.bucket.is_exact):
             is_typical = not self.warms_up
             advanced = self._advance(batch)
@@ -171,32 +166,17 @@ class Engine:
 
     def commit(self, ids: Iterable[RequestId]) -> list[Committed]:
         """Commit the new parts of these flights; skips samples that are not here or have taken no step."""
-        rows = [self._live[request] for request in ids if request in self._live]
-        return [self._committed(row, row.recorded_at) for row in rows if row.step]
+        rows = [self.live[request] for request in ids if request in self.live]
+        return [self._committed(row, is_whole=False) for row in rows if row.step]
 
     def withdraw(self, request: RequestId) -> Committed | None:
         """Remove an attempt and return it with its whole flight; None if it is not here."""
-        row = self._live.pop(request, None)
-        return None if row is None else self._committed(row, since=0)
-
-    def fence(self, request: RequestId, attempt: int) -> bool:
-        """Drop an attempt that is no longer current; True if it was here."""
-        row = self._live.get(request)
-        if row is None or row.attempt != attempt:
-            return False
-        del self._live[request]
-        return True
-
-    def discard(self, work: Work) -> list[RequestId]:
-        """Drop every sample of this kind of work, without its flight."""
-        gone = [request for request, row in self._live.items() if row.request.work is work]
-        for request in gone:
-            del self._live[request]
-        return gone
+        row = self.live.pop(request, None)
+        return None if row is None else self._committed(row, is_whole=True)
 
     def progress(self) -> tuple[Progress, ...]:
         """Step of every sample in flight; may be called from any thread."""
-        return tuple(Progress(row.request.id, row.attempt, row.step) for row in tuple(self._live.values()))
+        return tuple(Progress(row.request.id, row.attempt, row.step) for row in tuple(self.live.values()))
 
     def _advance(self, batch: list[LiveRow]) -> Advanced:
         return advance(
@@ -225,7 +205,7 @@ class Engine:
         return row_bucket(samples, self.rows) if self.in_buckets else samples
 
     def _finish(self, row: LiveRow) -> Finished:
-        del self._live[row.request.id]
+        del self.live[row.request.id]
         digest = self.resident.digest_of(row.request.weights)
         return Finished(
             request=row.request,
@@ -235,14 +215,17 @@ class Engine:
             steps=row.step - row.began,
         )
 
-    def _committed(self, row: LiveRow, since: int) -> Committed:
-        flight = row.flight(self.resident.digest_of(row.request.weights), since).to_bytes() if row.step else None
-        row.note_commit()
-        return Committed(request=row.request.id, attempt=row.attempt, step=row.step, flight=flight, since=since)
+    def _committed(self, row: LiveRow, is_whole: bool) -> Committed:
+        if not row.step:
+            return Committed(request=row.request.id, attempt=row.attempt, step=0, flight=None)
+        flight = row.flight(self.resident.digest_of(row.request.weights), is_whole)
+        data = flight.to_bytes()
+        row.note_commit(seal_of(data))
+        return Committed(request=row.request.id, attempt=row.attempt, step=row.step, flight=data, since=flight.since)
 
     def _condition(self, prompt: Prompt) -> ConditionBatch:
         """Conditioning of one row, shared with a sample of the same prompt in flight."""
-        for row in self._live.values():
+        for row in self.live.values():
             if row.request.sample.prompt == prompt.id:
                 return row.cond
         return self.adapter.collate(self.adapter.encode([prompt]))
@@ -255,7 +238,7 @@ class Engine:
         return joined_conditions([self._uncond] * len(batch))
 
     def _check_room(self, request: Request) -> None:
-        if request.id in self._live:
+        if request.id in self.live:
             raise ConfigError(
                 f"{request.id} cannot be admitted, because it is in flight here and a sample has one live attempt; "
                 "withdraw the first."

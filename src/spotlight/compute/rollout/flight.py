@@ -7,13 +7,14 @@ velocity only where the sampler needs it.
 
 The record of a window step never changes, so a commit omits the records of earlier commits. Inside the window the end
 of the path equals the latents, so it is not written twice. The bytes of a whole flight are such parts one after the
-other; each has its own seal and names the step of the previous part.
+other; each has its own seal and names the step and the seal of the previous part.
 Shapes: S image tokens, C channels, K window steps, R of them taken.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import torch
@@ -21,19 +22,11 @@ from torch import Tensor
 
 from spotlight.compute.rollout.denoise import Rollout, recorded_steps
 from spotlight.compute.rollout.sealed import SealError, Stack, sealed, unsealed, unsealed_parts
+from spotlight.compute.rollout.stored_flights import FLIGHT_SCHEMA, FlightFacts
 from spotlight.core.types import SamplerKind, Sampling
 from spotlight.core.work import Request
 
-FLIGHT_SCHEMA = "spotlight-flight-2"
 PAYLOAD_SCHEMA = "spotlight-payload-1"
-
-
-class _FlightFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    request: Request
-    attempt: int
-    step: int
-    since: int
-    weights_digest: str
 
 
 class _PayloadFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,8 +43,12 @@ class Flight:
     step: int
     since: int = 0
     """Earlier parts hold the records up to this step; 0: the flight is whole."""
+    base: str = ""
+    """Seal of the part of step `since`."""
     recorded_at: int = 0
     """Step of the last part with records; set by `from_bytes`."""
+    recorded_seal: str = ""
+    """Seal of that part."""
     weights_digest: str
     x_SC: Tensor
     velocity_SC: Tensor | None = None
@@ -62,11 +59,12 @@ class Flight:
     mean_RSC: Stack
 
     def to_bytes(self) -> bytes:
-        facts = _FlightFacts(
+        facts = FlightFacts(
             request=self.request,
             attempt=self.attempt,
             step=self.step,
             since=self.since,
+            base=self.base,
             weights_digest=self.weights_digest,
         )
         path_RSC = self.path_RSC[:-1] if _ends_path(self.request.sample.sampling, self.step) else self.path_RSC
@@ -81,22 +79,23 @@ class Flight:
         """Read the flight of this request for a model with these weights and latents of this shape (S, C)."""
         empty = torch.zeros(0, *shape)
         path, log_prob, mean = [empty], [torch.zeros(0)], [empty]
-        before = recorded_at = 0
-        for facts, tensors in unsealed_parts(FLIGHT_SCHEMA, data, _FlightFacts):
+        before = recorded = _Link(0, "")
+        for facts, tensors, seal in unsealed_parts(FLIGHT_SCHEMA, data, FlightFacts):
             _check_part(facts, tensors, request, weights_digest, shape, before)
+            before = _Link(facts.step, seal)
             if "mean" in tensors:
-                recorded_at = facts.step
+                recorded = before
                 path.append(tensors.get("path", empty))
                 if _ends_path(request.sample.sampling, facts.step):
                     path.append(tensors["x"].unsqueeze(0))
                 log_prob.append(tensors["log_prob"])
                 mean.append(tensors["mean"])
-            before = facts.step
         return cls(
             request=facts.request,
             attempt=facts.attempt,
             step=facts.step,
-            recorded_at=recorded_at,
+            recorded_at=recorded.step,
+            recorded_seal=recorded.seal,
             weights_digest=facts.weights_digest,
             x_SC=tensors["x"],
             velocity_SC=tensors.get("velocity"),
@@ -106,15 +105,22 @@ class Flight:
         )
 
 
+class _Link(NamedTuple):
+    """What the next part of a flight names of the one before."""
+
+    step: int
+    seal: str
+
+
 def _check_part(
-    facts: _FlightFacts,
+    facts: FlightFacts,
     tensors: dict[str, Tensor],
     request: Request,
     weights_digest: str,
     shape: tuple[int, int],
-    before: int,
+    before: _Link,
 ) -> None:
-    """Refuse a part that is not this flight's next one after the part of step `before`."""
+    """Refuse a part that is not this flight's next one after the part `before`."""
     label = f"a flight of {facts.request.id} at step {facts.step}"
     if facts.request != request:
         raise SealError(
@@ -133,13 +139,14 @@ def _check_part(
         raise SealError(
             f"{label} of {sampling.steps} is not between two steps; start it from its first step.", request.id
         )
-    if facts.since != before:
+    if (facts.since, facts.base) != before:
         raise SealError(
-            f"{label} builds on the part of step {facts.since} but follows that of step {before}, so a part is missing "
-            "or doubled; start the sample from its first step.",
+            f"{label} builds on the part {facts.base!r} of step {facts.since} but follows {before.seal!r} of step "
+            f"{before.step}, so a part is missing or doubled, or of another attempt; start the sample from its first "
+            "step.",
             request.id,
         )
-    earlier, taken = (window_steps_taken(sampling, step) for step in (before, facts.step))
+    earlier, taken = (window_steps_taken(sampling, step) for step in (before.step, facts.step))
     wanted: dict[str, tuple[int, ...]] = {"x": shape}
     if sampling.sampler is SamplerKind.ODE2:
         wanted["velocity"] = shape

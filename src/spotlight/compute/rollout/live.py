@@ -7,6 +7,7 @@ from torch import Tensor
 
 from spotlight.compute.models.adapter import ConditionBatch
 from spotlight.compute.rollout.flight import Flight, Payload, window_steps_taken
+from spotlight.compute.rollout.row_book import is_commit_due
 from spotlight.compute.rollout.step import Drawn, RowPlace
 from spotlight.core.types import Size
 from spotlight.core.work import Request, WeightsId
@@ -47,6 +48,8 @@ class LiveRow:
     """Step of the newest commit; another worker can continue from it."""
     recorded_at: int = 0
     """Step of the newest commit with recorded tensors; later commits omit the tensors up to it."""
+    recorded_seal: str = ""
+    """Seal of that commit."""
     path: list[Tensor] = field(default_factory=list)
     log_prob: list[Tensor] = field(default_factory=list)
     mean: list[Tensor] = field(default_factory=list)
@@ -55,7 +58,7 @@ class LiveRow:
         """Copy the state of a flight; its tensors alias the bytes of a message."""
         device = self.x_SC.device
         self.step = self.began = self.committed = flight.step
-        self.recorded_at = flight.recorded_at
+        self.recorded_at, self.recorded_seal = flight.recorded_at, flight.recorded_seal
         self.x_SC = flight.x_SC.clone().to(device)
         self.velocity_SC = None if flight.velocity_SC is None else flight.velocity_SC.clone().to(device)
         self.path = [latents.clone().to(device) for latents in flight.path_RSC]
@@ -87,7 +90,7 @@ class LiveRow:
 
     @property
     def is_commit_due(self) -> bool:
-        return 0 < self.commit_every <= self.step - self.committed
+        return is_commit_due(self.commit_every, self.step, self.committed)
 
     def record(self, entry: int, drawn: Drawn) -> None:
         """Record entry `entry` of a stochastic step; rows are copied, so that no batch is kept alive."""
@@ -97,14 +100,16 @@ class LiveRow:
         self.log_prob.append(drawn.log_prob_R[entry].clone())
         self.mean.append(drawn.mean_RSC[entry].clone())
 
-    def flight(self, weights_digest: str, since: int) -> Flight:
-        """Return the current flight without the tensors recorded up to step `since`; 0 omits none."""
+    def flight(self, weights_digest: str, is_whole: bool) -> Flight:
+        """Return the current flight, whole or without the tensors of earlier commits."""
+        since = 0 if is_whole else self.recorded_at
         committed = window_steps_taken(self.request.sample.sampling, since)
         return Flight(
             request=self.request,
             attempt=self.attempt,
             step=self.step,
             since=since,
+            base=self.recorded_seal if since else "",
             weights_digest=weights_digest,
             x_SC=self.x_SC,
             velocity_SC=self.velocity_SC,
@@ -113,10 +118,10 @@ class LiveRow:
             mean_RSC=self.mean[committed:],
         )
 
-    def note_commit(self) -> None:
-        """Record that a commit of the current state was made."""
+    def note_commit(self, seal: str) -> None:
+        """Record that a commit of the current state was made, with this seal."""
         if len(self.mean) > window_steps_taken(self.request.sample.sampling, self.recorded_at):
-            self.recorded_at = self.step
+            self.recorded_at, self.recorded_seal = self.step, seal
         self.committed = self.step
 
     def payload(self, weights_digest: str) -> Payload:

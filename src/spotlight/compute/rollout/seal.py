@@ -7,12 +7,42 @@ tensors are made, and checked where they are used; it detects damage in between,
 
 import zlib
 
+import msgspec
+
 LENGTH_BYTES = 8
 """A safetensors file begins with the length of its header."""
 OPENING = b'{"__metadata__":{"seal":"'
 UNSEALED = b"00000000"
 SEAL = slice(LENGTH_BYTES + len(OPENING), LENGTH_BYTES + len(OPENING) + len(UNSEALED))
 """Position of the seal: first in the header, so that it is found without parsing the bytes it protects."""
+
+
+class SealLabels(msgspec.Struct, frozen=True):
+    """What is said about the tensors."""
+
+    schema: str
+    facts: str
+
+
+class _SealHeader(msgspec.Struct, frozen=True, rename={"labels": "__metadata__"}):
+    labels: SealLabels
+
+
+class _SealedTensor(msgspec.Struct, frozen=True):
+    """Header entry of one tensor, or of the labels, which have no offsets."""
+
+    data_offsets: tuple[int, int] = (0, 0)
+
+
+def labels_in(header: bytes | memoryview) -> SealLabels:
+    """The labels of a header; raises MsgspecError or UnicodeDecodeError if it has none."""
+    return msgspec.json.decode(header, type=_SealHeader).labels
+
+
+def tensor_bytes(header: bytes | memoryview) -> int:
+    """Number of bytes that follow the header; raises MsgspecError or UnicodeDecodeError if it is damaged."""
+    entries = msgspec.json.decode(header, type=dict[str, _SealedTensor])
+    return max((entry.data_offsets[1] for entry in entries.values()), default=0)
 
 
 def seal_of(data: bytes) -> str:

@@ -9,7 +9,7 @@ every few steps. They are plain safetensors, which the library reads.
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import torch
@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from spotlight.compute.rollout.seal import LENGTH_BYTES, SEAL, UNSEALED, checksum, seal_of
+from spotlight.compute.rollout.seal import LENGTH_BYTES, SEAL, UNSEALED, checksum, labels_in, seal_of, tensor_bytes
 from spotlight.core.errors import InputError
 from spotlight.core.work import RequestId
 
@@ -34,21 +34,6 @@ class SealError(InputError):
     def __init__(self, message: str, request: RequestId | None = None) -> None:
         super().__init__(message)
         self.request = request
-
-
-class _Labels(msgspec.Struct, frozen=True):
-    schema: str
-    facts: str
-
-
-class _SealHeader(msgspec.Struct, frozen=True, rename={"labels": "__metadata__"}):
-    labels: _Labels
-
-
-class _SealedTensor(msgspec.Struct, frozen=True):
-    """Header entry of one tensor, or of the labels, which have no offsets."""
-
-    data_offsets: tuple[int, int] = (0, 0)
 
 
 def sealed(schema: str, facts: msgspec.Struct, tensors: Mapping[str, Stack]) -> bytes:
@@ -76,12 +61,21 @@ def sealed(schema: str, facts: msgspec.Struct, tensors: Mapping[str, Stack]) -> 
     return b"".join([header, *views])
 
 
-def unsealed_parts(schema: str, data: bytes, facts: type[Facts]) -> Iterator[tuple[Facts, dict[str, Tensor]]]:
-    """Yield facts and tensors of each of several concatenated parts; empty bytes are a SealError."""
+class UnsealedPart(NamedTuple, Generic[Facts]):
+    """One of several concatenated parts."""
+
+    facts: Facts
+    tensors: dict[str, Tensor]
+    seal: str
+
+
+def unsealed_parts(schema: str, data: bytes, facts: type[Facts]) -> Iterator[UnsealedPart[Facts]]:
+    """Yield each of several concatenated parts; empty bytes are a SealError."""
     rest = memoryview(data)
     while True:
         size = _first_size(rest)
-        yield unsealed(schema, bytes(rest[:size]), facts)
+        part = bytes(rest[:size])
+        yield UnsealedPart(*unsealed(schema, part, facts), seal_of(part))
         rest = rest[size:]
         if not rest:
             return
@@ -91,10 +85,9 @@ def _first_size(data: memoryview) -> int:
     """Size of the first part by its own header; of all bytes where the header is damaged, which the seal detects."""
     begin = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
     try:
-        entries = msgspec.json.decode(data[LENGTH_BYTES:begin], type=dict[str, _SealedTensor])
+        size = begin + tensor_bytes(data[LENGTH_BYTES:begin])
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return len(data)
-    size = begin + max(entry.data_offsets[1] for entry in entries.values()) if entries else 0
     return size if 0 < size <= len(data) else len(data)
 
 
@@ -108,7 +101,7 @@ def unsealed(schema: str, data: bytes, facts: type[Facts]) -> tuple[Facts, dict[
         )
     try:
         length = int.from_bytes(data[:LENGTH_BYTES], "little")
-        labels = msgspec.json.decode(data[LENGTH_BYTES : LENGTH_BYTES + length], type=_SealHeader).labels
+        labels = labels_in(data[LENGTH_BYTES : LENGTH_BYTES + length])
         if labels.schema != schema:
             raise SealError(
                 f"the tensors are labelled '{labels.schema}' but '{schema}' is expected, so they are of another kind "

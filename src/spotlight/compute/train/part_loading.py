@@ -11,11 +11,15 @@ from pathlib import Path
 import torch
 
 from spotlight.compute.models.adapter import Adapter, Conditioning
+from spotlight.compute.rollout.denoise import Rollout
 from spotlight.compute.rollout.flight import join_payloads
+from spotlight.compute.rollout.sealed import SealError
 from spotlight.compute.train.experience import Experience, joined, on_device
 from spotlight.compute.train.part import PartPlan
 from spotlight.core import messages as m
+from spotlight.core.errors import Stopped
 from spotlight.core.types import Prompt
+from spotlight.core.work import Request
 
 HOST = torch.device("cpu")
 
@@ -60,7 +64,7 @@ class PartLoader:
         requests = [item.request for item in items]
         payloads = [self._run_folder / item.payload for item in items]
         # One by one, because windows may differ in length.
-        read = [join_payloads([request], [path], HOST) for request, path in zip(requests, payloads, strict=True)]
+        read = [_rollout(request, path) for request, path in zip(requests, payloads, strict=True)]
         cond = self._adapter.collate([conditionings[item.prompt] for item in items])
         uncond = None
         if requests[0].sample.sampling.guidance != 1.0:
@@ -73,3 +77,12 @@ class PartLoader:
             kept_B=torch.tensor([item.kept for item in items], device=device),
             iteration=iteration,
         )
+
+
+def _rollout(request: Request, path: Path) -> Rollout:
+    """The tensors of one sample; raises Stopped if they are lost or damaged, because a resumed run makes them again."""
+    try:
+        return join_payloads([request], [path], HOST)
+    except SealError as problem:
+        why = str(problem).rstrip(".")
+        raise Stopped(f"{request.id} cannot be trained on ({why}); `spotlight resume` makes it again.") from problem

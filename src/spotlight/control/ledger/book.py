@@ -6,6 +6,7 @@ Invariant: the running counts (outstanding, counts, claims) equal a full count o
 
 from collections.abc import Iterable, Mapping
 from math import isfinite
+from typing import NamedTuple
 
 from spotlight.control.ledger import frontier as frontiers
 from spotlight.control.ledger.entries import Batch, Entry, Group
@@ -16,6 +17,15 @@ from spotlight.core.work import Request, RequestId, WeightsId, Work
 
 LEASED = SampleState.LEASED
 EXACT = ROLLOUT, AUDIT = Work.ROLLOUT, Work.AUDIT
+
+
+class ResumeLimit(NamedTuple):
+    """The newest flight from which a sample may be continued."""
+
+    attempt: int | None
+    """The live attempt, of which every commit counts; None: no attempt is live."""
+    step: int
+    """Step up to which commits of earlier attempts count."""
 
 
 class Book:
@@ -61,6 +71,13 @@ class Book:
 
     def holder(self, request: RequestId) -> WorkerId | None:
         return self._known(request).holder
+
+    def resume_limit(self, request: RequestId) -> ResumeLimit | None:
+        """Flights from which the sample may be continued; None if it is unknown or needs no further attempt."""
+        entry = self._entries.get(request)
+        if entry is None or entry.state not in OUTSTANDING:
+            return None
+        return ResumeLimit(entry.attempt if entry.state is LEASED else None, entry.step)
 
     def accepted(self, request: RequestId) -> Accepted:
         accepted = self._known(request).accepted

@@ -74,7 +74,7 @@ class Entry:
         """Number of the latest attempt, live while the sample is leased."""
         self.holder: WorkerId | None = None
         self.step = 0
-        """Step at which the live attempt started."""
+        """Step at which the live attempt started, or the next one starts."""
         self.accepted: Accepted | None = None
 
     def is_settled(self) -> bool:

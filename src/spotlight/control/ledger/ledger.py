@@ -14,7 +14,7 @@ since the journal has one record per batch of them; a replayed ledger has none.
     ledger.accept(result, published_digest)        # returns RefusalReason.DUPLICATE
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from spotlight.control.ledger import frontier as frontiers
@@ -102,6 +102,7 @@ class Ledger(Book):
         self._record(entry, Released(request=request, attempt=attempt, reason=reason, step=step, redone=redone))
         self._end_lease(entry)
         self._move(entry, SampleState.QUEUED)
+        entry.step = step
         return True
 
     def accept(self, accepted: Accepted, expected_digest: str | None) -> RefusalReason | None:
@@ -116,7 +117,7 @@ class Ledger(Book):
         self._record(entry, accepted)
         self._end_lease(entry)
         self._move(entry, ACCEPTED)
-        entry.accepted = accepted
+        entry.accepted, entry.step = accepted, 0
         return None
 
     def drop(self, request: RequestId, reason: str) -> None:
@@ -179,11 +180,16 @@ class Ledger(Book):
         self._step_count = step
         self._frontier = self._steps[step - 1].frontier if step else Frontier()
 
-    def interrupt(self) -> list[RequestId]:
-        """Release every live lease after a controller restart; flights are volatile, so all samples start over."""
+    def interrupt(self, steps: Mapping[RequestId, int]) -> list[RequestId]:
+        """Release every live lease after a restart of the controller; `steps` are those of the flights that are left.
+
+        Steps of the live attempts beyond that are not known here, so they do not count as redone.
+        """
         live = [entry for entry in self._entries.values() if entry.state is SampleState.LEASED]
         for entry in live:
-            self.release(entry.id, entry.attempt, ReleaseReason.RESTART, step=0, redone=entry.step)
+            step = steps.get(entry.id, 0)
+            redone = max(entry.step - step, 0)
+            self.release(entry.id, entry.attempt, ReleaseReason.RESTART, step=step, redone=redone)
         return [entry.id for entry in live]
 
     def retire(self, iteration: int) -> None:

@@ -52,8 +52,8 @@ class Booking:
 
     # -- moves ---------------------------------------------------------------------------------------------------------
 
-    def add(self, request: Request) -> None:
-        """Queue a request that is queued in the ledger."""
+    def add(self, request: Request, step: int = 0) -> None:
+        """Queue a request that is queued in the ledger; with a flight of this step it is served first."""
         request_id = request.id
         state = self._ledger.state(request_id)
         if request_id in self._tickets or state is not QUEUED:
@@ -67,8 +67,19 @@ class Booking:
         self._places += 1
         ticket = Ticket(request, request_id, backlog, self._places, rank, self._group_order(request), steps, steps or 1)
         self._tickets[request_id] = ticket
+        if step:
+            ticket.step, ticket.was_returned = step, True
+            ticket.reach(step)
         backlog.queues[rank].push(ticket)
         self.waiting += 1
+
+    def start_over(self, request: RequestId) -> None:
+        """A request that waits has lost its flight: its next attempt begins at the first step."""
+        ticket = self._tickets[request]
+        self._queue(ticket).withdraw(ticket)
+        ticket.step = 0
+        ticket.reach(0)
+        self._queue(ticket).push(ticket)
 
     def lease(self, worker: WorkerRecord, queue: Queue, now: float) -> Ticket:
         """Lease the head of the queue to the worker."""

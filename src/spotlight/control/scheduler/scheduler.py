@@ -17,7 +17,7 @@ and the release of a lost worker's leases.
     scheduler.done(worker, request, now=2.0)         # after ledger.accept
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 
 from spotlight.control.ledger import Ledger
@@ -198,11 +198,18 @@ class Scheduler:
 
     # -- work ----------------------------------------------------------------------------------------------------------
 
-    def add(self, requests: Iterable[Request]) -> None:
-        """Queue requests that are queued in the ledger: just issued, reopened, or left over by a restart."""
+    def add(self, requests: Iterable[Request], steps: Mapping[RequestId, int] | None = None) -> None:
+        """Queue requests that are queued in the ledger: just issued, reopened, or left over by a restart.
+
+        `steps` are those of the flights that some of them continue.
+        """
         for request in requests:
-            self._booking.add(request)
+            self._booking.add(request, steps.get(request.id, 0) if steps else 0)
         self._pulls.wake_all()
+
+    def start_over(self, request: RequestId) -> None:
+        """A waiting request has lost its flight."""
+        self._booking.start_over(request)
 
     def cancel(self, work: Work) -> list[WorkerId]:
         """Drop unfinished requests of this kind; return the workers that hold some, which should discard them."""
