@@ -80,7 +80,6 @@ def _pace(run_log: RunLog) -> PaceSettings | None:
         forwards=cost.forwards,
         passes=cost.passes,
         over=cost.over,
-        spot_speed=cluster.spot_speed,
     )
 
 

@@ -142,6 +142,7 @@ class Dispatcher:
                 zone=hello.zone,
                 price=hello.price,
                 is_far=hello.is_far,
+                age_s=hello.age_s,
             )
         )
         self._send_weights(hello.node)
@@ -253,6 +254,7 @@ class Dispatcher:
                 rows=hello.rows,
                 pid=hello.pid,
                 trains=hello.trains,
+                kind=hello.kind,
             )
         )
         self._notices.joined(worker, now)

@@ -20,8 +20,6 @@ class PaceSettings(Section):
     passes: int
     over: BatchesOver = BatchesOver.PAIRS
     """See `compute.profiling.pace.TrainingCost`."""
-    spot_speed: float = 1.0
-    """Speed of a spot slot relative to the profile."""
 
 
 class RowsSettings(Section):

@@ -171,7 +171,7 @@ def forecasts_of(config: "RunConfig", recipe: str, assumed: "Assumed", counts: S
     from spotlight.surface.planning import forecast, simulated_iterations
 
     check(config, assumed.profile, recipe)
-    assumed.prices.require(config.market.billed_by(max(counts)))
+    assumed.prices.require(config.market.billed_by(max(counts), config.cluster.fleet))
     total = simulated_iterations(config)
     with PatientProgress() as progress:
         return [

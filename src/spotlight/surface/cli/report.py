@@ -93,12 +93,13 @@ def verdict(folder: "RunFolder") -> "AuditReport":
 def prices_for(folder: "RunFolder", path: Path | None) -> "PriceTable":
     """The shipped table, or that of a file, which must have the machines of this run."""
     from spotlight.control.market.prices import PriceTable
-    from spotlight.pools.config import MarketConfig
+    from spotlight.pools.config import MarketConfig, SpotGroup
 
     table = PriceTable.load(path)
     if path is not None:
         config = folder.read_config()
-        table.require(MarketConfig.model_validate(config["market"]).billed_by(config["cluster"]["spot"]))
+        fleet = [SpotGroup.model_validate(group) for group in config["cluster"].get("fleet", ())]
+        table.require(MarketConfig.model_validate(config["market"]).billed_by(config["cluster"]["spot"], fleet))
     return table
 
 
