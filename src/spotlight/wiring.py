@@ -11,7 +11,8 @@ from spotlight.config import RunConfig
 from spotlight.control.demand import Demands
 from spotlight.control.dispatch import Dispatcher, Outgoing
 from spotlight.control.explore.config import Baseline, Timing
-from spotlight.control.ledger import SampleState
+from spotlight.control.ledger import Ledger, SampleState
+from spotlight.control.scheduler.booking import GroupOrder
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.controller.checkpoints import Cadence, Checkpoints
@@ -44,6 +45,7 @@ class Wired:
 
 Encode: TypeAlias = Callable[[Sequence[str], Callable[[str], None]], Awaitable[None]]
 """Encodes texts, and reports its progress."""
+MakeScheduler: TypeAlias = Callable[[Ledger, SchedulerSettings, GroupOrder], Scheduler]
 
 
 def wire(
@@ -52,8 +54,12 @@ def wire(
     storage: Storage,
     limits: Limits,
     encode: Encode | None = None,
+    scheduler: MakeScheduler = Scheduler,
 ) -> Wired:
-    """Build the collaborators, with the state of the run log; without `encode` no prompt needs a text encoder."""
+    """Build the collaborators, with the state of the run log; without `encode` no prompt needs a text encoder.
+
+    Benchmarks that compare rules of the scheduler pass another one.
+    """
     config, facts, emit = run_log.config, run_log.facts, run_log.emit
     settings = SchedulerSettings(
         silence_s=config.cluster.silence_s,
@@ -62,7 +68,7 @@ def wire(
     schedule = _schedule(config)
     dispatcher = Dispatcher(
         run_log.ledger,
-        Scheduler(run_log.ledger, settings, schedule.group_order(config.rollout.prompts)),
+        scheduler(run_log.ledger, settings, schedule.group_order(config.rollout.prompts)),
         storage,
         emit,
         run_clock=run_log.run_time,
