@@ -371,7 +371,7 @@ class Dispatcher:
         """Pass the published weights that a worker holds to the scheduler."""
         holds = self.directory.workers[worker].holds
         holds &= set(self.directory.weights)
-        self.scheduler.holds(worker, sorted(holds))
+        self.scheduler.holds(worker, sorted(holds), sorted(set(self.directory.weights) - holds))
 
     def _send_weights(self, node: NodeId) -> None:
         keep, sources = tuple(sorted(self.directory.weights)), self.directory.sources_for(node)
