@@ -3,17 +3,17 @@ against an even split, in virtual time.
 
     python -m benchmarks.mixed_gpus [--seeds 1 2 3] [--json] [--out docs/results/mixed_gpus]
 
-Twelve spot slots roll out and four reserved ones train; a kind of GPU is a speed relative to the H200 profile. The control
-plane is the product's. A seed draws the order of the nodes and a deviation of up to 3 % of each node's speed.
+Twelve spot slots roll out and four reserved ones train; a kind of GPU is a speed relative to the H200 profile. The
+control plane is the product's. A seed draws the order of the nodes and a deviation of up to 3 % of each node's speed.
 
     measured   the product: shares by the speeds that workers report
     blind      the product, but every worker has the mean speed of the fleet; slots still pull when they have room
     early      the product, but slots that still fetch new weights have no share
     even       every slot draws the same number of samples, as without a queue
 
-`rollouts` compares rollout phases alone, `serial` whole iterations of `disaggregated-serial`, `pipelined` whole iterations
-with GAP, TSP and TAG, `spotlight` those with previews. The ideal phase is all samples at the sum of the speeds, in
-efficient batches, after one fetch of weights.
+`rollouts` compares rollout phases alone, `serial` whole iterations of `disaggregated-serial`, `pipelined` whole
+iterations with GAP, TSP and TAG, `spotlight` those with previews. The ideal phase is all samples at the sum of the
+speeds, in efficient batches, after one fetch of weights.
 """
 
 from pathlib import Path

@@ -5,7 +5,8 @@ speeds. Workers that still fetch the weights have a share too, so that the first
 not take the rows of the others. A worker receives rows that begin within the level and end within `JITTER` times it
 (its fair share). A row that is left over goes to a worker that finishes it no later than the fastest would, starting at
 the level. A slower worker is refused until that time, its `promise`. If the row still waits then (the faster worker is
-stuck or does not pull), the slower worker receives it. While others still fetch, only idle workers take such a row.
+stuck or does not pull), the slower worker receives it. While others still fetch, idle workers take such a row at once,
+busy ones none.
 
 Invariant: `load` and `team` of each backlog are the sums over the counted workers that share it; every change costs
 O(log n) comparisons (tests/property/test_scheduler_property.py, benchmarks/scheduler/).
@@ -101,6 +102,8 @@ class Balance:
 
     def is_share(self, worker: WorkerRecord, backlog: Backlog, queue: Queue) -> bool:
         """Whether the head of the queue is within the worker's fair share: it begins there, and hardly exceeds it."""
+        if backlog.awaited and self._is_free(worker, backlog):
+            return True
         begins_s, level_s = worker.finish_s(0), backlog.level_s(queue.row_steps)
         if begins_s * ROUNDING >= level_s:
             return False
@@ -123,6 +126,10 @@ class Balance:
         if worker.refused is None or not worker.refused.is_queued:
             worker.refused, worker.promise = head, now + others_s
         return now >= worker.promise
+
+    def _is_free(self, worker: WorkerRecord, backlog: Backlog) -> bool:
+        """Whether one more row costs no time on a worker than which none is faster: it is left to no other one."""
+        return len(worker.leases) < self._saturating_rows and worker.speed * JITTER >= backlog.team.fastest
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
