@@ -102,7 +102,10 @@ def cases_of(seeds: Sequence[int], traces: Sequence[str], quick: bool) -> list[C
             f"--traces names {len(traces)} files, but there are {len(ZONES)} zones; name one file per zone."
         )
     work = WORK[1:2] if quick else WORK
-    return [Case(*each, tuple(traces)) for each in product(work, Rule, Commits, seeds)]
+    return [
+        Case(each, rule, commits, seed, tuple(traces))
+        for each, rule, commits, seed in product(work, Rule, Commits, seeds)
+    ]
 
 
 def outcomes_of(cases: Sequence[Case]) -> list[Outcome]:
