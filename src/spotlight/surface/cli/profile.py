@@ -207,7 +207,8 @@ def _lent(base: "Profile", subject: "ProfiledModel", here: str) -> "dict[Operati
             f"on {here}, so its figures would be another model's or machine's; choose one of the same."
         )
     by_size = {
-        Operation.DENOISE_STEP, Operation.PREVIEW_STEP, Operation.TRAIN_TIMESTEP, Operation.DECODE, Operation.REWARD,
+        Operation.DENOISE_STEP, Operation.PREVIEW_STEP, Operation.FP8_PREVIEW_STEP, Operation.TRAIN_TIMESTEP,
+        Operation.DECODE, Operation.REWARD,
     }  # fmt: skip
     same_size = (base.width, base.height) == (subject.size.width, subject.size.height)
     return {operation: times for operation, times in base.operations.items() if same_size or operation not in by_size}
