@@ -222,7 +222,7 @@ def _seconds(
     else:
         recipe = f"{cell.setting.loss.recipe}+disaggregated-serial"
         made = [f"cluster.reserved={machines.trainers}", f"cluster.gang={machines.trainers}"]
-        made += [f"cluster.spot={machines.rollers}", f"cluster.spot_speed={machines.speed}"]
+        made += [f"cluster.spot={machines.rollers}", f"cluster.fleet=[{{speed: {machines.speed}}}]"]
         made += [switch for each in Row(row).before for switch in SWITCHES[each]]
         made += units
     ends = _ends(cell, recipe, [*made, f"seed={seed}", f"iterations={settled[1] + 1}"], rows)

@@ -322,7 +322,7 @@ def check(config: RunConfig, prices: PriceTable) -> None:
     facts = facts_of(config.model.name)
     check_model(config, facts)
     check_speed(config, facts)
-    prices.require(config.market.billed_by(config.cluster.spot))
+    prices.require(config.market.billed_by(config.cluster.spot, config.cluster.fleet))
 
 
 def _check_working_folder() -> None:

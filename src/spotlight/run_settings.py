@@ -81,7 +81,6 @@ def _pace(run_log: RunLog) -> PaceSettings | None:
         passes=cost.passes,
         over=cost.over,
         precision=run_log.config.explore.precision,
-        spot_speed=cluster.spot_speed,
     )
 
 

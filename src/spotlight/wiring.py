@@ -11,8 +11,9 @@ from spotlight.config import RunConfig
 from spotlight.control.demand import Demands
 from spotlight.control.dispatch import Dispatcher, Outgoing
 from spotlight.control.explore.config import Baseline, Timing
-from spotlight.control.ledger import SampleState
+from spotlight.control.ledger import Ledger, SampleState
 from spotlight.control.recovery import Records, recover
+from spotlight.control.scheduler.booking import GroupOrder
 from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.controller.checkpoints import Cadence, Checkpoints
@@ -45,6 +46,7 @@ class Wired:
 
 Encode: TypeAlias = Callable[[Sequence[str], Callable[[str], None]], Awaitable[None]]
 """Encodes texts, and reports its progress."""
+MakeScheduler: TypeAlias = Callable[[Ledger, SchedulerSettings, GroupOrder], Scheduler]
 
 
 def wire(
@@ -53,8 +55,12 @@ def wire(
     storage: Storage,
     limits: Limits,
     encode: Encode | None = None,
+    scheduler: MakeScheduler = Scheduler,
 ) -> Wired:
-    """Build the collaborators, with the state of the run log; without `encode` no prompt needs a text encoder."""
+    """Build the collaborators, with the state of the run log; without `encode` no prompt needs a text encoder.
+
+    Benchmarks that compare rules of the scheduler pass another one.
+    """
     config, facts, emit = run_log.config, run_log.facts, run_log.emit
     settings = SchedulerSettings(
         silence_s=config.cluster.silence_s,
@@ -63,7 +69,7 @@ def wire(
     schedule = _schedule(config)
     dispatcher = Dispatcher(
         run_log.ledger,
-        Scheduler(run_log.ledger, settings, schedule.group_order(config.rollout.prompts)),
+        scheduler(run_log.ledger, settings, schedule.group_order(config.rollout.prompts)),
         storage,
         emit,
         run_clock=run_log.run_time,

@@ -84,7 +84,7 @@ def test_new_work_while_a_crew_serves_dissolves_it_and_every_slot_works() -> Non
         story.kill_for_good(SPOT)
         story.until(lambda: len(story.recorded(Leased)) == 4)
         story.add_node(SPOT)
-        story.until(lambda: len(story.crew) == 4 and len(story.world.owed[RESERVED]) == 4)
+        story.until(lambda: len(story.crew) == 4 and len(story.world.owed.get(RESERVED, ())) == 4)
         leader, *_ = crew = story.crew
         request, lease = story.sample_of(leader), len(story.recorded(Leased, request=story.sample_of(leader)))
         story.kill_workers(RESERVED)

@@ -21,6 +21,7 @@ class WorkerModel:
 
     def __init__(self, weights: tuple[WeightsId, ...], speed: float) -> None:
         self.weights = weights
+        self.fetched: set[WeightsId] = set()
         self.speed = speed
         self.is_pulling = False
         self.warned: NoticeKind | None = None
@@ -77,10 +78,12 @@ class AnyHistory(RuleBasedStateMachine):
         self.workers[worker].is_pulling = free_rows > 0
 
     @precondition(lambda self: self.workers)
-    @rule(data=st.data(), weights=st.sampled_from(SETS))
-    def hold(self, data: st.DataObject, weights: tuple[WeightsId, ...]) -> None:
+    @rule(data=st.data(), weights=st.sampled_from(SETS), fetches=st.booleans())
+    def hold(self, data: st.DataObject, weights: tuple[WeightsId, ...], fetches: bool) -> None:
         worker = self.any_worker(data)
-        self.world.scheduler.holds(worker, weights)
+        fetched = {CURRENT, PREVIOUS} - set(weights) if fetches else set()
+        self.world.scheduler.holds(worker, weights, fetched)
+        self.workers[worker].fetched = fetched
         self.workers[worker].weights = weights
 
     @rule()
@@ -200,7 +203,7 @@ class AnyHistory(RuleBasedStateMachine):
             team = [
                 worker
                 for worker, known in self.workers.items()
-                if known.serves and weights in known.weights and (known.is_pulling or worker in busy)
+                if known.serves and weights in {*known.weights, *known.fetched} and (known.is_pulling or worker in busy)
             ]
             queued = [each for each in self.world.ledger.queued() if each.weights == weights]
             row_steps = sum(self.remaining(each.id) for each in queued) + sum(map(self.load, team))

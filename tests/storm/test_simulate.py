@@ -248,7 +248,7 @@ def test_training_on_complete_groups_shortens_an_iteration_and_help_of_the_train
 def test_spot_slots_of_half_the_speed_take_twice_as_long_and_less_with_help_of_the_trainers(tmp_path):
     seconds = {}
     for name, speed, tag in (("plain", 1.0, False), ("slow", 0.5, False), ("helped", 0.5, True)):
-        changes = [*WAVES, "rollout.steps=20", f"cluster.spot_speed={speed}", f"pipeline.tag={tag}"]
+        changes = [*WAVES, "rollout.steps=20", f"cluster.fleet=[{{speed: {speed}}}]", f"pipeline.tag={tag}"]
         _, events = run(config("spot-no-explore", [*changes, "pipeline.gap=true"]), tmp_path / name)
         seconds[name] = [e.rollout_s for e in events if isinstance(e, IterationDone)][-1]
     fetched_s = PROFILE.seconds(Operation.NODE_FETCH)

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from math import inf, nan
 
 import pytest
 from join_stories import ListeningRun, listening
@@ -60,6 +61,16 @@ def test_agent_of_a_joined_machine_is_billed_as_granted_and_not_as_it_claims(tmp
             (event,) = [event for event in run.events if isinstance(event, NodeJoined)]
             spec = launch.agent.spec
             assert (event.price, event.slots, event.slot_class, event.zone) == (spec.price, 1, SlotClass.SPOT, "")
+
+    told(story())
+
+
+@pytest.mark.parametrize(("claimed", "age_s"), [(7200.0, 7200.0), (nan, 0.0), (-1.0, 0.0), (inf, 1e9)])
+def test_age_of_a_joined_machine_is_recorded_within_reason(tmp_path, claimed, age_s):
+    async def story():
+        async with listening(tmp_path) as run:
+            await run.link(await run.joined(), age_s=claimed).connect()
+            assert [event.age_s for event in run.events if isinstance(event, NodeJoined)] == [age_s]
 
     told(story())
 

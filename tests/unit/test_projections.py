@@ -129,6 +129,18 @@ def test_slot_row_holds_successive_machines():
     ]
 
 
+def test_status_names_zone_kind_and_age_of_the_machine_that_fills_a_slot():
+    node, worker = NodeId("spot-1.1"), WorkerId("spot-1.1/0.1")
+    came = NodeJoined(node=node, slot_class=SlotClass.SPOT, slots=1, zone="us-east4-a", age_s=600.0)
+    view = seen(
+        (5.0, came), (9.0, WorkerJoined(worker=worker, node=node, slot_class=SlotClass.SPOT, rows=1, kind="L4"))
+    )
+    (slot,) = status(view, PRICES).slots
+    assert (slot.zone, slot.kind, slot.age_s) == ("us-east4-a", "L4", 604.0)
+    view.apply(Record(2, 20.0, NodeLost(node=node, cause="preempted")))
+    assert status(view, PRICES).slots[0].age_s is None
+
+
 def test_spans_of_a_row_never_overlap_and_pieces_of_one_activity_join():
     view = seen(
         *joined(),

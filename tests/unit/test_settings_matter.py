@@ -45,6 +45,8 @@ PACED = ("cluster.pace=cpu-words",)
 CUDA = ("model.device=cuda",)
 SYNCED = ("output.journal.sync=interval",)
 TERM = ("reward.terms=[{name: ocr}]",)
+SLOW = {"speed": 0.5}
+FLEET = (f"cluster.fleet=[{ {} }, {SLOW}]",)
 TERMS = ("reward.terms=[{name: jpeg}, {name: ocr}]",)
 
 TRACE = """time_s,node,event,seconds
@@ -176,7 +178,11 @@ CHANGES = {
     "cluster.address": Change(ray_placed, "10.0.0.1:6379", RAY),
     "cluster.ray_spot_label": Change(ray_placed, "old", RAY),
     "cluster.ray_reserved_label": Change(ray_placed, "tier=kept", RAY),
-    "cluster.spot_speed": Change(journal, 0.5),
+    "cluster.fleet.nodes": Change(journal, 2, FLEET),
+    "cluster.fleet.kind": Change(journal, "l40s", FLEET),
+    "cluster.fleet.speed": Change(journal, 0.3, FLEET),
+    "cluster.fleet.zone": Change(journal, "b", FLEET),
+    "cluster.fleet.price": Change(journal, "gcp-a3-h100", FLEET),
     "cluster.slots": Change(journal, 2),
     "cluster.pool": Change(devices, "join", (*CUDA, "cluster.listen=127.0.0.1:0")),
     "cluster.listen": Change(see.announced, "127.0.0.1:0"),
@@ -272,10 +278,15 @@ def configured(settings: tuple[str, ...], folder: Path) -> RunConfig:
 
 
 def changed(key: str, value: object) -> str:
-    """The override that changes the key; a key of a list's entries changes a list of one."""
-    if key.startswith("reward.terms."):
-        return f"reward.terms=[{ {'name': 'ocr'} | {key.rpartition('.')[2]: value} }]"
-    return f"{key}={value}"
+    """The override that changes the key; a key of a list's entries changes the first entry."""
+    setting, _, name = key.rpartition(".")
+    match setting:
+        case "reward.terms":
+            return f"reward.terms=[{ {'name': 'ocr'} | {name: value} }]"
+        case "cluster.fleet":
+            return f"cluster.fleet=[{ {name: value} }, {SLOW}]"
+        case _:
+            return f"{key}={value}"
 
 
 @pytest.mark.parametrize("key", CHANGES)

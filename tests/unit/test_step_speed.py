@@ -5,11 +5,12 @@ import pytest
 from spotlight.node.step_speed import StepSpeed
 
 
-def test_part_filled_batch_does_not_measure_the_speed():
+def test_part_filled_batches_give_a_speed_until_a_fuller_one_is_measured():
     step_speed = StepSpeed()
-    step_speed.record(rows=1, capacity=8, degree=1, seconds=0.1)
-    assert step_speed.row_steps_per_s(1) is None
-    step_speed.record(rows=8, capacity=8, degree=1, seconds=0.4)
+    step_speed.record(rows=1, capacity=16, degree=1, seconds=0.1)
+    assert step_speed.row_steps_per_s(1) == pytest.approx(40.0), "a step of few rows takes as long as one of four"
+    step_speed.record(rows=16, capacity=16, degree=1, seconds=0.8)
+    step_speed.record(rows=6, capacity=16, degree=1, seconds=0.6)
     assert step_speed.row_steps_per_s(1) == pytest.approx(20.0)
 
 

@@ -154,6 +154,7 @@ class Dispatcher:
                 zone=hello.zone,
                 price=hello.price,
                 is_far=hello.is_far,
+                age_s=hello.age_s,
             )
         )
         self._send_weights(hello.node)
@@ -267,6 +268,7 @@ class Dispatcher:
                 rows=hello.rows,
                 pid=hello.pid,
                 trains=hello.trains,
+                kind=hello.kind,
             )
         )
         self._notices.joined(worker, now)
@@ -392,7 +394,7 @@ class Dispatcher:
         """Pass the published weights that a worker holds to the scheduler."""
         holds = self.directory.workers[worker].holds
         holds &= set(self.directory.weights)
-        self.scheduler.holds(worker, sorted(holds))
+        self.scheduler.holds(worker, sorted(holds), sorted(set(self.directory.weights) - holds))
 
     def _send_weights(self, node: NodeId) -> None:
         keep, sources = tuple(sorted(self.directory.weights)), self.directory.sources_for(node)

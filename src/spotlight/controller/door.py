@@ -46,6 +46,8 @@ HANDSHAKE_LIMITS = wire.FrameLimits(message=64 << 10, blob=0)
 """Largest first frame of a client."""
 REMOTE_LIMITS = wire.FrameLimits(message=4 << 20, blob=0)
 """Largest frame of a node on another machine: its bytes travel by reference."""
+OLDEST_S = 1e9
+"""Highest age of a machine that is believed."""
 NOTE_LIMIT = 400
 """Characters of a stranger's problem that are recorded."""
 
@@ -268,7 +270,12 @@ class Door:
         if spec is not None:
             # What the pool has granted, not what the agent claims: the bill depends on it.
             hello = msgspec.structs.replace(
-                hello, slot_class=spec.slot_class, slots=spec.slots, zone=spec.zone, price=spec.price
+                hello,
+                slot_class=spec.slot_class,
+                slots=spec.slots,
+                zone=spec.zone,
+                price=spec.price,
+                age_s=min(hello.age_s, OLDEST_S) if hello.age_s >= 0 else 0.0,
             )
         hub.node_joined(hello)
         return guest

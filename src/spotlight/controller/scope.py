@@ -52,7 +52,8 @@ def _is_sound(node: NodeId, spec: NodeSpec, message: m.AnyMessage) -> bool:
     match message:
         case m.Hello():
             is_of_node = (message.node, message.slot_class) == (node, spec.slot_class)
-            return is_of_node and not message.trains and 0 < message.rows <= MOST_ROWS and _is_named(message.kernels)
+            is_short = _is_named(message.kernels) and _is_named(message.kind)
+            return is_of_node and not message.trains and 0 < message.rows <= MOST_ROWS and is_short
         case m.Pull(free_rows=rows, row_steps_per_s=speed):
             return 0 <= rows <= MOST_ROWS and (speed is None or (math.isfinite(speed) and speed > 0))
         case m.Alive():

@@ -298,6 +298,8 @@ class NodeJoined(Event, frozen=True, kw_only=True):
     """Row of the price table that bills the node."""
     is_far: bool = False
     """Whether it is on another machine than the run's folder, so that its commits count some time later."""
+    age_s: float = 0.0
+    """Seconds since its machine started, at this time."""
 
 
 class NodeLost(Event, frozen=True, kw_only=True):
@@ -320,6 +322,8 @@ class WorkerJoined(Event, frozen=True, kw_only=True):
     pid: int = 0
     trains: bool | None = None
     """Whether the worker trains; None in journals older than this field."""
+    kind: str = ""
+    """Kind of its device: the name of a GPU, or cpu."""
 
 
 class Holding(Event, frozen=True, kw_only=True):

@@ -27,6 +27,8 @@ class NodeHello(Message, frozen=True, kw_only=True):
     """Whether the run's folder is on another machine."""
     serves: BlobSource | None = None
     """Where other machines can read this node's copies of weights."""
+    age_s: float = 0.0
+    """Seconds since its machine started; 0 for a node that is simulated by processes."""
     received: int | None = None
     """Frames that it has received on this link before the connection broke; None: the link is new."""
 

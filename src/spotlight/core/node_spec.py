@@ -14,6 +14,10 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     slot_class: SlotClass
     slots: int = 1
     zone: str = ""
+    kind: str = ""
+    """Kind of its GPUs where they are simulated; real workers report the kind of theirs."""
+    speed: float = 1.0
+    """Speed of a slot relative to the profile, in simulations and paced runs."""
     price: str = ""
     """Row of the price table that it is billed by."""
     rows: int | None = 8

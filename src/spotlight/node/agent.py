@@ -16,6 +16,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Coroutine, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -254,7 +255,9 @@ def _png(image: Image) -> bytes:
 
 async def _run(launch: AgentLaunch) -> NoReturn:
     far = await FarNode.open(launch) if launch.blobs else None
-    hello = launch.node_settings("", None if far is None else far.serves).hello()
+    # Of a node that other processes of the run's own machine simulate, the machine's age says nothing.
+    age_s = 0.0 if far is None else time.clock_gettime(time.CLOCK_BOOTTIME)
+    hello = launch.node_settings("", None if far is None else far.serves, age_s).hello()
     controller = ControllerLink(launch.controller, hello, launch.grace_s, launch.fingerprint)
     try:
         nursery = await NurseryClient.connect(Path(launch.nursery))

@@ -58,6 +58,8 @@ class WorkerLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     transport: str = "gloo"
     gang_port: int = 0
     """Port of rank 0's store; 0: any free one."""
+    speed: float = 1.0
+    """Speed relative to the profile of a paced run."""
     device: SlotDevice = SlotDevice()
     shared: str = ""
     """Folder shared by all processes of the run on this machine, for the duration of the run."""
@@ -140,7 +142,7 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def notices_config(self) -> NoticesConfig:
         return NoticesConfig.model_validate_json(self.notices).of_node(self.spec.name)
 
-    def node_settings(self, group_store: str, serves: BlobSource | None = None) -> NodeSettings:
+    def node_settings(self, group_store: str, serves: BlobSource | None = None, age_s: float = 0.0) -> NodeSettings:
         """Settings of the agent's decisions."""
         return NodeSettings(
             node=self.node,
@@ -151,6 +153,7 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             token=self.token,
             is_far=bool(self.blobs),
             serves=serves,
+            age_s=age_s,
             group_store=group_store,
             heartbeat_s=self.heartbeat_s,
             silence_s=self.silence_s,
@@ -175,6 +178,7 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             first_exchange_s=elastic.first_exchange_s,
             transport=elastic.transport.value,
             gang_port=self.gang_port,
+            speed=self.spec.speed,
             device=self.devices[slot],
             shared=self.shared,
         )

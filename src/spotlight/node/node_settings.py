@@ -25,6 +25,8 @@ class NodeSettings:
     """Pixels of a picture per token of the model."""
     is_far: bool = False
     """Whether the run's folder is on another machine."""
+    age_s: float = 0.0
+    """Seconds since its machine started."""
     serves: BlobSource | None = None
     """Where other machines can read this node's copies of weights."""
     token: str = ""
@@ -57,6 +59,7 @@ class NodeSettings:
             token=self.token,
             is_far=self.is_far,
             serves=self.serves,
+            age_s=self.age_s,
         )
 
     @property

@@ -1,10 +1,12 @@
 """Measured step speed of a worker, alone and as the leader of a crew; the scheduler sizes shares by it.
 
-Invariant (tests/unit/test_step_speed.py): the reported speed comes only from batches at least half full; a crew's gain
-is the ratio of step times alone and in the crew at equal row counts.
+Invariant (tests/unit/test_step_speed.py): the reported speed comes only from batches at least half full, once there was
+one; a crew's gain is the ratio of step times alone and in the crew at equal row counts.
 """
 
 from statistics import fmean
+
+from spotlight.control.scheduler.settings import SATURATING_ROWS
 
 WEIGHT = 0.1
 """Weight of a new measurement in the running average, which covers about ten steps."""
@@ -16,6 +18,8 @@ class StepSpeed:
     def __init__(self) -> None:
         self._full: float | None = None
         """Row-steps per second alone, at a full batch."""
+        self._small: float | None = None
+        """The same from smaller batches, whose steps take as long as those of SATURATING_ROWS rows."""
         self._seconds: dict[tuple[int, int], float] = {}
         """Seconds per step, by degree and rows."""
 
@@ -26,6 +30,8 @@ class StepSpeed:
         self._seconds[key] = _averaged(self._seconds.get(key), seconds)
         if degree == 1 and rows * 2 >= capacity:
             self._full = _averaged(self._full, rows / seconds)
+        elif degree == 1:
+            self._small = _averaged(self._small, max(rows, SATURATING_ROWS) / seconds)
 
     def gain(self, degree: int) -> float | None:
         """Speed relative to alone, over the row counts measured at both degrees; None if there are none."""
@@ -38,9 +44,10 @@ class StepSpeed:
 
     def row_steps_per_s(self, degree: int) -> float | None:
         """Speed at a full batch; for a crew, the gain times the speed alone."""
-        if self._full is None or degree == 1:
-            return self._full
-        return self._full * (self.gain(degree) or 1.0)
+        alone = self._small if self._full is None else self._full
+        if alone is None or degree == 1:
+            return alone
+        return alone * (self.gain(degree) or 1.0)
 
 
 def _averaged(before: float | None, new: float) -> float:

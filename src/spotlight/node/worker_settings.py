@@ -23,8 +23,6 @@ class PaceSettings(Section):
     """See `compute.profiling.pace.TrainingCost`."""
     precision: Precision = Precision.EXACT
     """Arithmetic of previews."""
-    spot_speed: float = 1.0
-    """Speed of a spot slot relative to the profile."""
 
 
 class RowsSettings(Section):

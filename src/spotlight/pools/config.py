@@ -1,6 +1,8 @@
 """Sections `cluster` and `market` of a recipe; free of torch."""
 
+from collections.abc import Sequence
 from enum import StrEnum
+from itertools import cycle
 from typing import Self
 
 import msgspec
@@ -33,6 +35,19 @@ class PoolKind(StrEnum):
     """Machines that join by themselves, with `spotlight join`."""
 
 
+class SpotGroup(Section):
+    """Spot nodes that are alike."""
+
+    nodes: int = Field(default=1, ge=1)
+    kind: str = ""
+    """Kind of their GPUs in simulations; workers that compute report their own."""
+    speed: float = Field(default=1.0, gt=0)
+    """Speed of a slot relative to the profile, in simulations and paced runs."""
+    zone: str = ""
+    price: str | None = None
+    """Row of the price table that they are billed by; None: `market.spot_price`."""
+
+
 class ClusterConfig(Section):
     """Machines of a run, and limits of the processes on them."""
 
@@ -61,9 +76,9 @@ class ClusterConfig(Section):
     ray_reserved_label: str | None = None
     """Mark of the Ray nodes that roll out as reserved nodes. None: the label spotlight=reserved, or the custom resource
     `reserved`."""
-    spot_speed: float = Field(default=1.0, gt=0)
-    """Speed of a spot slot relative to the profile: below 1 if rollouts run on cheaper GPUs than training. Applies to
-    simulations and paced runs only."""
+    fleet: tuple[SpotGroup, ...] = ()
+    """Kinds of spot nodes, in the order of their numbers and repeated: [{kind: h200}, {kind: l40s, speed: 0.3}] makes
+    every second node of `pool: local`, or of a simulation, an L40S. Empty: all nodes are alike."""
     slots: int = Field(default=1, ge=1)
     """Slots, and so workers, per node."""
     share_devices: bool = False
@@ -162,10 +177,6 @@ class ClusterConfig(Section):
             fixed = efficient_batch(Profile.load(self.pace), Operation.DENOISE_STEP)
         return self.model_copy(update={"rows": fixed})
 
-    def speed(self, slot_class: SlotClass) -> float:
-        """Speed of a slot relative to the profile."""
-        return self.spot_speed if slot_class is SlotClass.SPOT else 1.0
-
     def reserved_nodes(self, price: str = "") -> list[NodeSpec]:
         return [
             self._node(f"reserved-{number}", SlotClass.RESERVED, price, trains=self._trains_on(number))
@@ -214,7 +225,16 @@ class ClusterConfig(Section):
         return max(0, min(self.slots, self.gang - (number - 1) * self.slots))
 
     def spot_nodes(self, price: str = "", boot_s: float = 0.0) -> list[NodeSpec]:
-        return [self._node(f"spot-{number}", SlotClass.SPOT, price, boot_s) for number in range(1, self.spot + 1)]
+        groups = cycle([group for group in self.fleet or (SpotGroup(),) for _ in range(group.nodes)])
+        return [
+            msgspec.structs.replace(
+                self._node(f"spot-{number}", SlotClass.SPOT, group.price or price, boot_s),
+                kind=group.kind,
+                speed=group.speed,
+                zone=group.zone,
+            )
+            for number, group in zip(range(1, self.spot + 1), groups, strict=False)
+        ]
 
     def stand_ins(self, price: str = "", boot_s: float = 0.0) -> list[NodeSpec]:
         """Nodes that may be rented in place of spot nodes: the market does not take them, and they do not train."""
@@ -277,7 +297,8 @@ class MarketConfig(Section):
             trace = trace.window(self.start_h, hours - self.start_h + PUNCTUALITY_S / 3600)
         return trace.compressed(self.speed)
 
-    def billed_by(self, spot: int) -> dict[SlotClass, str]:
-        """Rows of the price table for a run with `spot` spot nodes."""
-        rows = {SlotClass.RESERVED: self.reserved_price}
-        return rows | {SlotClass.SPOT: self.spot_price} if spot else rows
+    def billed_by(self, spot: int, fleet: Sequence[SpotGroup] = ()) -> list[tuple[SlotClass, str]]:
+        """Rows of the price table for a run with `spot` spot nodes of these groups."""
+        rows = [(SlotClass.RESERVED, self.reserved_price)]
+        groups = fleet or (SpotGroup(),)
+        return rows + [(SlotClass.SPOT, group.price or self.spot_price) for group in groups] if spot else rows

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from enum import StrEnum
 
 from spotlight.config import RunConfig
+from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.core.clock import Clock
 from spotlight.core.errors import Stopped
 from spotlight.core.events import RunStopped
@@ -18,7 +19,7 @@ from spotlight.folder import RunFolder
 from spotlight.loop import Limits
 from spotlight.run_log import RunLog
 from spotlight.sim.sim_world import SimWorld
-from spotlight.wiring import Wired, wire
+from spotlight.wiring import MakeScheduler, Wired, wire
 
 
 class PowerCut(BaseException):
@@ -49,8 +50,10 @@ class Controller:
         clock: Clock,
         disk: Disk | None = None,
         recipe: str = "storm",
+        scheduler: MakeScheduler = Scheduler,
     ) -> None:
         self._world = world
+        self._scheduler = scheduler
         self.limits: Limits = NoLimits()
         self.reason = ""
         """Why the run stopped."""
@@ -63,7 +66,7 @@ class Controller:
         """Run to an ending; `ready` is called when everything is wired, before the first message."""
         world, run_log = self._world, self.run_log
         try:
-            wired = wire(run_log, world.send, world.storage, self.limits)
+            wired = wire(run_log, world.send, world.storage, self.limits, scheduler=self._scheduler)
             ready(wired)
             world.failed = wired.hub.fail
             world.plug(wired.hub, specs)

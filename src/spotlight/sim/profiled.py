@@ -25,7 +25,6 @@ class ProfiledPolicy(NoFaults):
         super().__init__(Tempo(heartbeat_s=heartbeat_s, latency_s=LATENCY_S, restart_s=1.0))
         self._profile = profile
         self._cost = TrainingCost.of(config.algorithm, config.rollout, config.train.batches_over)
-        self._cluster = config.cluster
         self._previews = preview_operation(profile, config.explore.precision)
         self._connect_s = profile.seconds(Operation.REGROUP) if config.cluster.slots > 1 else 0.0
         self._train_batch = efficient_batch(profile, Operation.TRAIN_TIMESTEP)
@@ -45,7 +44,6 @@ class ProfiledPolicy(NoFaults):
             connect_s=self._connect_s,
             train_s=profile.seconds(Operation.TRAIN_TIMESTEP),
             heartbeat_s=self.tempo.heartbeat_s,
-            slowness=1 / self._cluster.speed(slot_class),
             rounds=previews is not Operation.DENOISE_STEP,
             previews=previews,
             runs_ahead=True,

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from spotlight.compute.profiling.pace import Pace
 from spotlight.compute.rewards.combination import Verdict
 from spotlight.compute.rewards.config import Term
 from spotlight.core import messages as m
@@ -368,16 +369,21 @@ class SimNode:
             node=self.id,
             slot_class=self.spec.slot_class,
             rows=self.spec.fixed_rows,
-            pace=world.policy.pace(worker, self.spec.slot_class),
+            pace=self._pace(worker),
             around=self,
             trainer=self._new_trainer(salt) if trains else None,
             numerics=world.numerics,
             latent_salt=salt,
             rendezvous=self._rendezvous,
-            kind=world.policy.kind(worker),
+            kind=self.spec.kind or world.policy.kind(worker),
             machines=world.machines,
             never_faults=world.policy.never_faults,
         )
+
+    def _pace(self, worker: WorkerId) -> Pace:
+        pace = self._policy.pace(worker, self.spec.slot_class)
+        pace.slowness /= self.spec.speed
+        return pace
 
     def _new_trainer(self, salt: str) -> SimTrainer:
         world = self._world

@@ -22,6 +22,7 @@ from spotlight.config import RunConfig
 from spotlight.control.market.bill import settle
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Operation, Profile, efficient_batch
+from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.core.errors import ConfigError
 from spotlight.core.events import IterationDone, Record
 from spotlight.core.journal import Disk
@@ -40,7 +41,7 @@ from spotlight.sim.profiled import ProfiledPolicy
 from spotlight.sim.sim_world import SimWorld
 from spotlight.sim.storage import SimStorage
 from spotlight.sim.virtual_loop import VirtualClock, run_virtually
-from spotlight.wiring import Wired
+from spotlight.wiring import MakeScheduler, Wired
 
 BUFFER_BYTES = 1 << 16
 """Size of the write buffer; a disk that fails loses it and the record after it."""
@@ -151,6 +152,8 @@ class Simulation:
     numerics: Numerics
     prices: PriceTable
     progress: Callable[[int], None] = lambda iteration: None
+    scheduler: MakeScheduler = Scheduler
+    """Another one where a benchmark compares rules of the scheduler."""
 
 
 class SimulationEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,7 +227,9 @@ async def _run(simulation: Simulation, folder: RunFolder) -> SimulationEnd:
     events = MessageTrace(is_kept=False)
     machines = SimMachineSettings.of(config, simulation.profile.copies_sets)
     world = SimWorld(policy, SimStorage(), events, True, machines, numerics=simulation.numerics)
-    controller = Controller(config, folder, world, VirtualClock(loop), BufferedDisk().disk(), simulation.recipe)
+    controller = Controller(
+        config, folder, world, VirtualClock(loop), BufferedDisk().disk(), simulation.recipe, simulation.scheduler
+    )
     run_log = controller.run_log
     pool = SimPool(world)
     stand_ins = StandIns.of(config.cluster, config.market, pool)

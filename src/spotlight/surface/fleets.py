@@ -66,7 +66,7 @@ def forecasts_of(
 ) -> list[Forecast]:
     """One forecast per number of spot nodes; missing durations and prices are refused before any simulation."""
     check(config, assumed.profile, recipe)
-    assumed.prices.require(config.market.billed_by(max(counts)))
+    assumed.prices.require(config.market.billed_by(max(counts), config.cluster.fleet))
     total = simulated_iterations(config)
     return [
         forecast(config, recipe, count, assumed, partial(report, f"spot nodes: {count}", total=total))

@@ -33,7 +33,7 @@ from spotlight.core.events import (
     StepCommitted,
 )
 from spotlight.core.journal import read
-from spotlight.core.work import Policy, SlotClass
+from spotlight.core.work import Policy
 from spotlight.folder import OutputConfig, RunFolder
 from spotlight.sim.controller import Ending
 from spotlight.sim.learning import learning_names
@@ -154,10 +154,9 @@ def forecast(
 
 def _dollars_per_hour(run: RunConfig, prices: PriceTable) -> float:
     """Price of the whole fleet, busy or not."""
-    nodes = {SlotClass.RESERVED: run.cluster.reserved, SlotClass.SPOT: run.cluster.spot}
-    rows = run.market.billed_by(run.cluster.spot)
-    rates = {slot_class: prices[row].per_gpu_hour(slot_class) for slot_class, row in rows.items()}
-    return run.cluster.slots * math.fsum(nodes[slot_class] * rate for slot_class, rate in rates.items())
+    cluster, market = run.cluster, run.market
+    nodes = [*cluster.reserved_nodes(market.reserved_price), *cluster.spot_nodes(market.spot_price)]
+    return math.fsum(node.slots * prices[node.price].per_gpu_hour(node.slot_class) for node in nodes)
 
 
 def _bill(records: Iterable[Record], prices: PriceTable, reserved: int) -> float:

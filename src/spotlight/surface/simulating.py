@@ -53,7 +53,7 @@ def simulated_config(recipe: str, overrides: Sequence[str], assumed: Assumed) ->
     """The recipe on these machines; refuses machines without a price or a duration."""
     trace = [] if assumed.trace is None else [f"market.trace={assumed.trace}"]
     config = load_config(recipe, [*overrides, *trace])
-    assumed.prices.require(config.market.billed_by(config.cluster.spot))
+    assumed.prices.require(config.market.billed_by(config.cluster.spot, config.cluster.fleet))
     check(config, assumed.profile, recipe)
     return simulated(config, assumed.profile)
 

@@ -21,13 +21,18 @@ from spotlight.surface.projections import (
     RunFacts,
     RunView,
 )
-from spotlight.surface.timeline import row_name
+from spotlight.surface.timeline import SlotRow, Timeline, row_name
 
 
 class SlotStatus(msgspec.Struct, frozen=True, kw_only=True):
     slot: str
     slot_class: SlotClass
     state: str
+    zone: str
+    kind: str
+    """Kind of its device."""
+    age_s: float | None
+    """Seconds since its machine started; None while no machine fills the slot."""
 
 
 class CrewStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,9 +79,7 @@ def status(view: RunView, prices: PriceTable, standing: RunStanding | None = Non
         iterations=view.iterations,
         evaluations=view.evaluations,
         explorations=[view.explorations[key] for key in sorted(view.explorations)],
-        slots=[
-            SlotStatus(slot=row.name, slot_class=row.slot_class, state=line.state(row).value) for row in line.ordered()
-        ],
+        slots=[_slot_status(row, line) for row in line.ordered()],
         losses=loss_status(view),
         crews=CrewStatus(
             now=[[row_name(member) for member in crew] for _, crews in sorted(line.crews.items()) for crew in crews],
@@ -87,4 +90,16 @@ def status(view: RunView, prices: PriceTable, standing: RunStanding | None = Non
         problems=view.problems,
         cost=cost_panel(view, prices),
         idle_share=bubbles_of(view.meter, newest=0).idle_shares(),
+    )
+
+
+def _slot_status(row: SlotRow, line: Timeline) -> SlotStatus:
+    since = row.machine_since if row.live is not None else None
+    return SlotStatus(
+        slot=row.name,
+        slot_class=row.slot_class,
+        state=line.state(row).value,
+        zone=row.zone,
+        kind=row.kind,
+        age_s=None if since is None else line.at - since,
     )

@@ -103,6 +103,10 @@ class SlotRow(msgspec.Struct, kw_only=True):
     """Zone of its newest machine."""
     seconds: dict[Activity, float] = {}
     """Sums of its spans."""
+    kind: str = ""
+    """Kind of its device."""
+    machine_since: float | None = None
+    """Run time at which its machine started, which may be before the run."""
     lives: list[WorkerStay] = []
     spans: list[TimelineSpan] = []
     notices: list[NoticeSpan] = []
@@ -172,9 +176,11 @@ class Timeline(msgspec.Struct, kw_only=True):
         match record.event:
             case NodeJoined() as joined:
                 for number in range(joined.slots):
-                    self._row(f"{joined.node}/{number}", joined.slot_class).zone = joined.zone
-            case WorkerJoined(worker=worker, slot_class=slot_class):
+                    row = self._row(f"{joined.node}/{number}", joined.slot_class)
+                    row.zone, row.machine_since = joined.zone, at - joined.age_s
+            case WorkerJoined(worker=worker, slot_class=slot_class, kind=kind):
                 row = self._row(worker, slot_class)
+                row.kind = kind
                 self._end_life(row, at)
                 row.lives.append(WorkerStay(worker, at))
             case NoticeGiven(worker=worker, kind=kind, seconds=seconds):

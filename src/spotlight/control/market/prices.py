@@ -7,7 +7,7 @@ import csv
 import hashlib
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -77,9 +77,9 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
     def sources(self) -> list[str]:
         return sorted({row.source for row in self.rows.values()})
 
-    def require(self, wanted: Mapping[SlotClass, str]) -> None:
-        """Raise ConfigError unless these rows price every slot class; checked before a run starts."""
-        for slot_class, name in wanted.items():
+    def require(self, wanted: Iterable[tuple[SlotClass, str]]) -> None:
+        """Raise ConfigError unless these rows price their slot classes; checked before a run starts."""
+        for slot_class, name in wanted:
             self[name].per_gpu_hour(slot_class)
 
     def __getitem__(self, name: str) -> Price:

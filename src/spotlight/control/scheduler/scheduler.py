@@ -63,15 +63,22 @@ class Scheduler:
             self._fewest_rows = min(self._fewest_rows, rows)
             self._most_rows = max(self._most_rows, rows)
 
-    def holds(self, worker: WorkerId, weights: Collection[WeightsId]) -> None:
-        """Record that exactly these weights are resident and verified; the worker receives work for these only."""
+    def holds(self, worker: WorkerId, weights: Collection[WeightsId], awaited: Collection[WeightsId] = ()) -> None:
+        """Record that exactly these weights are resident and verified; the worker receives work for these only.
+
+        Of work for `awaited` ones, which it fetches, it has a share that the others leave.
+        """
         known = self._workers.get(worker)
         if known is None:
             return
-        before = known.backlogs
-        self._balance.hold(known, [self._booking.backlog(each) for each in sorted(weights)])
+        before = known.shared
+        held, coming = ([self._booking.backlog(each) for each in sorted(sets)] for sets in (weights, awaited))
+        self._balance.hold(known, held, coming)
         for backlog in before:
             self._booking.tidy(backlog)
+        if any(backlog.waits and not backlog.awaited for backlog in held):
+            # Other workers may have left a row to this one.
+            self._pulls.wake_all()
         self._pulls.wake(known)
 
     def pull(self, worker: WorkerId, pull: Pull, now: float, late_s: float = 0.0) -> None:
@@ -189,7 +196,7 @@ class Scheduler:
         for ticket in held:
             self._booking.release(ticket, reason)
         self._pulls.forget(known)
-        before = known.backlogs
+        before = known.shared
         self._balance.remove(known)
         for backlog in before:
             self._booking.tidy(backlog)

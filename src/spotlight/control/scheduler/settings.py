@@ -4,13 +4,16 @@ from pydantic import Field
 
 from spotlight.core.section import Section
 
+SATURATING_ROWS = 4
+"""See `SchedulerSettings.saturating_rows`."""
+
 
 class SchedulerSettings(Section):
     """Limits of the scheduler."""
 
     silence_s: float = Field(default=10.0, gt=0)
     """Seconds without a message before a worker is fenced: less fences slow workers, more loses time to hung ones."""
-    saturating_rows: int = Field(default=4, ge=1)
+    saturating_rows: int = Field(default=SATURATING_ROWS, ge=1)
     """Smallest batch that saturates a GPU: a step of fewer rows takes as long, bound by launches, not arithmetic."""
     audits_with_groups: bool = False
     """Whether audits are served right after the rollouts of their group, whose advantages depend on them, instead of

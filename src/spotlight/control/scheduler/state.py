@@ -196,11 +196,13 @@ class Backlog:
         self.queues = [Queue() for _ in Work]
         """By rank: rollouts, audits (or with the rollouts of their group), evaluation, previews."""
         self.team = Team()
-        """Workers that share this work: they hold the weights, serve, and have a standing pull or leases."""
+        """Workers that share this work: they hold or fetch the weights, serve, and have a standing pull or leases."""
         self.load = 0
         """Row-steps of all kinds that the team holds."""
+        self.awaited = 0
+        """Members of the team that still fetch the weights."""
         self.holders = 0
-        """Number of workers that hold the weights."""
+        """Number of workers that hold or fetch the weights."""
         self.unfinished = [0 for _ in Work]
         """Number of requests that wait or are held, by rank."""
 
@@ -219,7 +221,7 @@ class Backlog:
 
     @property
     def is_needed(self) -> bool:
-        """Whether a worker holds the weights, or a request uses them."""
+        """Whether a worker holds or fetches the weights, or a request uses them."""
         return bool(self.holders) or any(self.unfinished)
 
 
@@ -250,6 +252,8 @@ class WorkerRecord:
     """Last time at which its node's connection was broken."""
     backlogs: tuple[Backlog, ...] = ()
     """Backlogs of the weights that it holds."""
+    shared: tuple[Backlog, ...] = ()
+    """Backlogs that it has a share of: those, and those of weights that it is about to hold."""
     speed: float = UNMEASURED
     """Row-steps per second at a full batch: measured, or the median of the others."""
     measured: float | None = None

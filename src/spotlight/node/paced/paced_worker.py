@@ -28,7 +28,7 @@ from spotlight.control.profiles import Operation, Profile, efficient_batch
 from spotlight.core import messages as m
 from spotlight.core.types import WorkerId
 from spotlight.core.wire import Connection
-from spotlight.core.work import Policy, SlotClass, WeightsId
+from spotlight.core.work import Policy, WeightsId
 from spotlight.node.equipment import Equipment, Send, gang_links
 from spotlight.node.launch import WorkerLaunch
 from spotlight.node.paced.device import PacedDevice
@@ -179,7 +179,7 @@ def pace_of(profile: Profile, settings: PaceSettings, launch: WorkerLaunch) -> P
         adopt_s=profile.seconds(Operation.ADOPT),
         train_s=profile.seconds(Operation.TRAIN_TIMESTEP),
         heartbeat_s=launch.heartbeat_s,
-        slowness=1 / settings.spot_speed if launch.slot_class is SlotClass.SPOT else 1.0,
+        slowness=1 / launch.speed,
         rounds=previews is not Operation.DENOISE_STEP,
         previews=previews,
         profile=profile,

@@ -115,10 +115,11 @@ def prices_for(folder: "RunFolder", path: Path | None) -> "PriceTable":
 
     table = PriceTable.load(path)
     if path is not None:
-        from spotlight.pools.config import MarketConfig
+        from spotlight.pools.config import MarketConfig, SpotGroup
 
         config = folder.read_config()
-        table.require(MarketConfig.model_validate(config["market"]).billed_by(config["cluster"]["spot"]))
+        fleet = [SpotGroup.model_validate(group) for group in config["cluster"].get("fleet", ())]
+        table.require(MarketConfig.model_validate(config["market"]).billed_by(config["cluster"]["spot"], fleet))
     return table
 
 
