@@ -126,15 +126,17 @@ class Run:
         door = Door(secrets.token_hex(16), self.config.cluster.grace_s)
         storage = PayloadFolder(self.folder.path, self.folder.keep_newest_checkpoints)
         wired = wire(self.run_log, door.send, storage, self._budget, self._encode)
-        embeddings = wired.loop.embeddings
-        presence = Presence(self.folder.path, lambda: embeddings.progress or wired.hub.waiting_for(), wired.hub.quiet_s)
-        stopping = Stopping(self.folder.name, self._budget, presence, self._drain_s, wired.hub.fail)
+        hub, embeddings = wired.hub, wired.loop.embeddings
+        presence = Presence(
+            self.folder.path, lambda: embeddings.progress or hub.waiting_for(), hub.quiet_s, door.standings
+        )
+        stopping = Stopping(self.folder.name, self._budget, presence, self._drain_s, hub.fail)
         with stopping, presence:
             keeping = asyncio.create_task(presence.keep())
             try:
                 # Before the workers load their models, so that the text encoders have the device to themselves.
                 await embeddings.ready(self.run_log.state.iterations_done)
-                async with self._machines(door, wired.hub) as pool:
+                async with self._machines(door, hub) as pool:
                     stopping.started()
                     await self._work(wired, pool, stopping)
             except asyncio.CancelledError:

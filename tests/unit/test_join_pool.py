@@ -3,16 +3,19 @@
 import asyncio
 from dataclasses import replace
 
+import msgspec
 import pytest
 from join_stories import ListeningRun, listening
 
 from spotlight.core import join_messages as joins
 from spotlight.core import messages as m
 from spotlight.core.events import NodeJoined, NodeLost
+from spotlight.core.node_spec import NodeStanding, NodeState
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, SlotClass
 from spotlight.node.controller_link import ControllerLink, NodeRefused
 from spotlight.pools.pool import Departure, NodeDown, NodeUp, PoolEvent
+from spotlight.surface.panel import machine_lines
 
 
 def told(story):
@@ -253,3 +256,31 @@ def test_machine_of_a_paced_run_needs_no_gpu(tmp_path):
                 assert (await run.joined(device)).device == device
 
     told(story())
+
+
+def test_machines_are_named_with_their_place_and_their_state_until_they_are_gone(tmp_path):
+    async def story():
+        def shown() -> list[tuple[str, str, str]]:
+            return [(each.node, each.place, each.state) for each in run.door.standings()]
+
+        async with listening(tmp_path, grace_s=0.5) as run:
+            launch = await run.joined("box", slots=2, zone="a")
+            assert shown() == [("box.1", "127.0.0.1", "joining")]
+            link = run.link(launch)
+            await link.connect()
+            await run.eventually(lambda: shown() == [("box.1", "127.0.0.1", "connected")])
+            lines = machine_lines(list(run.door.standings())).plain
+            assert lines == "box.1  2 spot slots  at 127.0.0.1, zone a: connected"
+            await link.close()
+            await run.eventually(lambda: shown() == [("box.1", "127.0.0.1", "away")])
+            await run.eventually(lambda: shown() == [])
+
+    told(story())
+
+
+def test_states_of_many_machines_are_counted():
+    one = NodeStanding(
+        node=NodeId("box.1"), place="10.0.0.7", slot_class=SlotClass.SPOT, slots=1, zone="", state=NodeState.CONNECTED
+    )
+    away = msgspec.structs.replace(one, state=NodeState.AWAY)
+    assert machine_lines([one] * 1200 + [away] * 2).plain == "2 away, 1,200 connected"
