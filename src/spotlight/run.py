@@ -246,6 +246,8 @@ class Run:
             pool=settings,
             market=self.config.market,
             device=self.config.model.device,
+            gpus=tuple(sorted({each.model for each in self.devices.devices.values()})),
+            deterministic=self.config.deterministic,
             address=address,
             blobs=BlobHomeSettings(
                 folder=self.folder.path,

@@ -11,9 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from command_line import spotlight
+from relayed_run import PORT_FILE
 
 from spotlight.control.ledger.audit import audit
-from spotlight.core.events import AnyEvent, Record, StepCommitted, WorkerJoined, WorkerLost
+from spotlight.core.events import (
+    Accepted,
+    AnyEvent,
+    Dropped,
+    Leased,
+    Record,
+    Released,
+    StepCommitted,
+    WorkerJoined,
+    WorkerLost,
+)
 from spotlight.core.journal import read
 from spotlight.core.segments import list_segments
 
@@ -113,9 +124,24 @@ class LiveRun:
     def log(self) -> str:
         return (self.folder / "controller.log").read_text()
 
+    def held(self, node: str) -> set[str]:
+        """Samples that a node works on."""
+        holders: dict[str, str] = {}
+        for record in self.records():
+            match record.event:
+                case Leased(request=request, worker=worker):
+                    holders[request] = worker.partition("/")[0]
+                case Accepted(request=request) | Released(request=request) | Dropped(request=request):
+                    holders.pop(request, None)
+        return {request for request, holder in holders.items() if holder == node}
+
+    def digests(self) -> list[str]:
+        """Digests of the trained weights after each committed step."""
+        return [event.digest for event in self.events(StepCommitted)]
+
     def theta(self) -> str:
         """Digest of the trained weights after the last committed step."""
-        return self.events(StepCommitted)[-1].digest
+        return self.digests()[-1]
 
     def status(self) -> dict[str, Any]:
         """Output of `spotlight status --json`."""
@@ -147,10 +173,14 @@ class LiveRun:
         program = (str(Path(__file__).with_name("bare_run.py")),)
         self._spawn("train", "recipe.yaml", "--output.name", self.run.name, program=program)
 
-    def start_proxied(self, faults: int, seed: int) -> None:
-        """Start it with agents whose connections break this many times."""
-        program = (str(Path(__file__).with_name("proxied_run.py")), str(faults), str(seed))
-        self._spawn("train", "recipe.yaml", "--output.name", self.run.name, program=program)
+    def start_relayed(self, relays: dict[str, int], *arguments: str) -> None:
+        """Start it with agents that reach the controller at these ports."""
+        program = (str(Path(__file__).with_name("relayed_run.py")), json.dumps(relays))
+        self._spawn("train", "recipe.yaml", "--output.name", self.run.name, *arguments, program=program)
+
+    def door(self) -> tuple[str, int]:
+        """Where the controller of a relayed run listens."""
+        return "127.0.0.1", int((self.folder / PORT_FILE).read_text())
 
     def _spawn(self, *arguments: str, program: Sequence[str] = ("-m", "spotlight.surface.cli.main")) -> None:
         path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))

@@ -245,15 +245,58 @@ def test_machine_that_was_reported_gone_leaves_with_that_cause_and_does_not_retu
     told(story())
 
 
-def test_machine_of_a_paced_run_needs_no_gpu(tmp_path):
+async def on_gpus(run: ListeningRun, **settings: object) -> None:
+    """Let the run compute on two GPUs of one model."""
+    plain = {"device": "cuda", "gpus": ("NVIDIA H200",)}
+    run.pool._settings = replace(run.pool._settings, **(plain | settings))
+
+
+def test_machine_has_a_slot_per_gpu_in_a_run_on_gpus_and_as_many_as_it_asks_for(tmp_path):
     async def story():
         async with listening(tmp_path) as run:
-            settings = run.pool._settings
-            paced = settings.cluster.model_copy(update={"pace": "cpu-words"})
-            for cluster, device in ((settings.cluster, "cuda"), (paced, "cpu")):
-                pool = replace(settings.pool, cluster=cluster)
-                run.pool._settings = replace(settings, device="cuda", pool=pool)
-                assert (await run.joined(device)).device == device
+            eight = ("NVIDIA H200",) * 8
+            assert (await run.joined("on-cpus", gpus=eight)).agent.spec.slots == 1
+            await on_gpus(run)
+            assert (await run.joined("all", gpus=eight)).agent.spec.slots == 8
+            assert (await run.joined("some", gpus=eight, slots=3)).agent.spec.slots == 3
+            await on_gpus(run, device="cuda:1")
+            assert (await run.joined("one", gpus=eight)).agent.spec.slots == 1
+
+    told(story())
+
+
+def test_machine_without_a_gpu_is_refused_by_a_run_on_gpus_unless_it_is_paced(tmp_path):
+    async def story():
+        async with listening(tmp_path) as run:
+            await on_gpus(run)
+            reply = await run.dialled(run.join())
+            assert isinstance(reply, joins.JoinRefused)
+            assert (reply.exit_code, "torch finds none on this machine" in reply.reason) == (3, True)
+            paced = run.pool._settings.cluster.model_copy(update={"pace": "cpu-words"})
+            await on_gpus(run, pool=replace(run.pool._settings.pool, cluster=paced))
+            assert (await run.joined()).device == "cpu"
+
+    told(story())
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_machine_with_another_gpu_gets_one_sentence_and_is_refused_where_bits_must_be_the_same(tmp_path, deterministic):
+    async def story():
+        async with listening(tmp_path) as run:
+            said: list[str] = []
+            run.pool.announce = said.append
+            await on_gpus(run, deterministic=deterministic)
+            assert isinstance(await run.dialled(run.join(name="same", gpus=("NVIDIA H200",))), joins.Joined)
+            reply = await run.dialled(run.join(gpus=("NVIDIA A100", "NVIDIA H200")))
+            if deterministic:
+                assert isinstance(reply, joins.JoinRefused)
+                assert reply.exit_code == 3
+                assert "has NVIDIA A100, but the run's GPUs are NVIDIA H200 and deterministic is on" in reply.reason
+            else:
+                assert isinstance(reply, joins.Joined)
+                assert said[-1] == (
+                    "box.1 has NVIDIA A100, where the run has NVIDIA H200: work is shared by measured speed"
+                )
 
     told(story())
 
