@@ -269,7 +269,7 @@ def of_spotlight(mark: str) -> set[int]:
     """Processes of the run and of its machines."""
     found = set()
     for pid in living(mark):
-        if b"spotlight" in proc(pid, "cmdline"):
+        if b"\0spotlight." in proc(pid, "cmdline"):
             found.add(pid)
     return found
 
