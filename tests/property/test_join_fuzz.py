@@ -58,11 +58,12 @@ def mutated(value: Any, chance: random.Random) -> Any:
 def messages(party: Party) -> list[m.AnyMessage]:
     """One of every kind that agents, workers, controllers and machines send."""
     request, other = party.requests[:2]
+    stolen = msgspec.structs.replace(FLIGHT, path="flights/honest.1-0")
     hello = m.Hello(schema=SCHEMA, code=__version__, node=party.node, slot_class=SlotClass.SPOT, rows=4, pid=1)
     return [
         *forged(request),
         # Flights and samples of other nodes.
-        m.Commit(request=request.id, attempt=1, step=2, flight=msgspec.structs.replace(FLIGHT, path="flights/honest.1-0")),
+        m.Commit(request=request.id, attempt=1, step=2, flight=stolen),
         m.Result(request=other.id, attempt=1, digest="weights", steps=6, payload=PAYLOAD),
         hello,
         m.Pull(free_rows=4, row_steps_per_s=2.0, answered=0),
