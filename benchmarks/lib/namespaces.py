@@ -96,6 +96,18 @@ class Namespaces:
 
 
 @contextmanager
+def namespace(name: str) -> Iterator[tuple[str, ...]]:
+    """A namespace without a network but its loopback device; what a command begins with that runs in it."""
+    inside = f"sl{os.getpid()}-{name}"
+    ip("netns", "add", inside)
+    try:
+        ip("-n", inside, "link", "set", "lo", "up")
+        yield ("ip", "netns", "exec", inside)
+    finally:
+        subprocess.run(["ip", "netns", "del", inside], capture_output=True, check=False)
+
+
+@contextmanager
 def namespaces() -> Iterator[Namespaces]:
     network = Namespaces()
     try:

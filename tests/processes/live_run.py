@@ -106,9 +106,9 @@ class LiveRun:
     def events(self, kind: type) -> list:
         return [record.event for record in self.records() if isinstance(record.event, kind)]
 
-    def wait_for(self, seen: Callable[[], object]) -> object:
+    def wait_for(self, seen: Callable[[], object], patience_s: float = PATIENCE_S) -> object:
         """Poll until `seen` returns a true value and return it; fail if the controller ends before."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
             found = seen()
             if found:
@@ -116,7 +116,7 @@ class LiveRun:
             if self._controller is not None and self._controller.poll() is not None:
                 raise AssertionError(f"the run ended early:\n{self.log()}")
             time.sleep(0.02)
-        raise AssertionError(f"nothing was seen within {PATIENCE_S:.0f} s:\n{self.log()}")
+        raise AssertionError(f"nothing was seen within {patience_s:.0f} s:\n{self.log()}")
 
     def wait_for_event(self, kind: type, fits: Callable[[AnyEvent], bool] = lambda event: True) -> AnyEvent:
         return self.wait_for(lambda: next((event for event in self.events(kind) if fits(event)), None))

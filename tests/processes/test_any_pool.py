@@ -28,7 +28,7 @@ from spotlight.node.launch import AgentLaunch
 from spotlight.pools.tokens import state_folder
 from spotlight.presence import read_beat
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1200)
 RECIPE = """
 extends: words-nft
 deterministic: true
@@ -43,6 +43,8 @@ output: {{name: run, checkpoint_every: 20, journal: {{sync: never}}}}
 """
 QUICK_S, GRACE_S = 4, 15
 NOTICE_S, SCORED_S = 10.0, 1.0
+LONG_S = 800.0
+"""Time for the undisturbed twin of a run of all stories."""
 LISTENING = "0A"
 """State of a TCP socket in /proc/net/tcp."""
 
@@ -55,7 +57,7 @@ def made(folder: Path, grace_s: int) -> LiveRun:
 def start(world: PoolWorld, run: LiveRun) -> None:
     """Start a run that leaves time for machines to come and go."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(PAUSE, "1.0")
+        patch.setenv(PAUSE, "2.5")
         world.start(run)
 
 
@@ -86,7 +88,7 @@ class Undisturbed:
         if len(run.digests()) < steps:
             run.resume() if self._is_begun else run.start("--cluster.spot", "0")
             self._is_begun = True
-            run.wait_for(lambda: len(run.digests()) >= steps)
+            run.wait_for(lambda: len(run.digests()) >= steps, LONG_S)
             stop(run)
         return run.digests()[:steps]
 
