@@ -25,9 +25,9 @@ QUICK = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 300,
     "health_check_timeout_ms": 10000,
-    "health_check_failure_threshold": 3,
+    "health_check_failure_threshold": 6,
 }
-"""Finds a dead node in 1 s, where Ray's own settings take 15 s, and one without a network later than the run does."""
+"""Finds a dead node in 2 s, where Ray's own settings take 15 s, and one without a network later than the run does."""
 STARTED = "Ray runtime started."
 
 
