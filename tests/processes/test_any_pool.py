@@ -7,10 +7,7 @@ system allows them, and dial through TCP relays elsewhere; the property `network
 
 import os
 import re
-import signal
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -18,53 +15,20 @@ import pytest
 from command_line import spotlight
 from live_run import LiveRun
 from node_world import living
-from pool_worlds import JoinWorld, LocalWorld, PoolWorld, RayAndJoinWorld, RayWorld, agent_of, notices_of
-from unhurried_reward import PAUSE
+from pool_stories import STORIES, kill, made, node_of, start, state_of, stop
+from pool_worlds import JoinWorld, LocalWorld, PoolWorld, RayAndJoinWorld, RayWorld
 
-from spotlight.core.events import Accepted, NodeJoined, NodeLost, NoticeGiven, Released, WorkerJoined, WorkerLost
+from spotlight.core.events import WorkerJoined
 from spotlight.core.tls import IDENTITY
-from spotlight.core.work import ReleaseReason
 from spotlight.node.launch import AgentLaunch
 from spotlight.pools.tokens import state_folder
-from spotlight.presence import read_beat
 
 pytestmark = pytest.mark.timeout(1200)
-RECIPE = """
-extends: words-nft
-deterministic: true
-iterations: 1000
-rollout: {{prompts: 2, group_size: 4, steps: 10}}
-train: {{micro_batch: 4}}
-explore: {{plan: fixed, seeds: 6, steps: 2, audit_share: 0.5}}
-eval: {{every: 10000, prompts: 4, steps: 2}}
-cluster: {{reserved: 1, rows: 4, commit_every: 1, heartbeat_s: 0.2, grace_s: {grace_s}, notices: {notices}}}
-reward: {{name: 'unhurried_reward:Unhurried', processes: 1}}
-output: {{name: run, checkpoint_every: 20, journal: {{sync: never}}}}
-"""
 QUICK_S, GRACE_S = 4, 15
-NOTICE_S, SCORED_S = 10.0, 1.0
 LONG_S = 800.0
 """Time for the undisturbed twin of a run of all stories."""
 LISTENING = "0A"
 """State of a TCP socket in /proc/net/tcp."""
-
-
-def made(folder: Path, grace_s: int) -> LiveRun:
-    folder.mkdir()
-    return LiveRun(folder, RECIPE.format(grace_s=grace_s, notices=notices_of(folder)))
-
-
-def start(world: PoolWorld, run: LiveRun) -> None:
-    """Start a run that leaves time for machines to come and go."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(PAUSE, "2.5")
-        world.start(run)
-
-
-def stop(run: LiveRun) -> None:
-    """Let the run finish its iteration."""
-    run.interrupt()
-    assert run.finish() == 4, run.log()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -103,150 +67,6 @@ def undisturbed(tmp_path_factory) -> Iterator[Undisturbed]:
     plain.close()
 
 
-def node_of(run: LiveRun, name: str) -> str:
-    """The machine's node, once it works on a sample."""
-
-    def working() -> str | None:
-        nodes = [event.node for event in run.events(NodeJoined) if event.node.rpartition(".")[0] == name]
-        return nodes[-1] if nodes and run.held(nodes[-1]) else None
-
-    return str(run.wait_for(working))
-
-
-@contextmanager
-def in_mid_step(run: LiveRun, name: str) -> Iterator[str]:
-    """The machine's node, whose worker stands still with samples in hand."""
-    while True:
-        node = node_of(run, name)
-        pid = next(event.pid for event in reversed(run.events(WorkerJoined)) if event.node == node)
-        os.kill(pid, signal.SIGSTOP)
-        # What the worker had finished is still scored and sent.
-        scored = time.monotonic() + SCORED_S
-        run.wait_for(lambda scored=scored, node=node: time.monotonic() > scored or not run.held(node))
-        if run.held(node):
-            break
-        os.kill(pid, signal.SIGCONT)
-    yield node
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGCONT)
-
-
-def await_return(run: LiveRun, node: str) -> str:
-    """Wait until the machine of a lost node has finished a sample as its next incarnation."""
-    name, _, number = node.rpartition(".")
-    returned = f"{name}.{int(number) + 1}"
-    run.wait_for_event(Accepted, lambda event: event.worker.startswith(f"{returned}/"))
-    return returned
-
-
-def await_loss(run: LiveRun, node: str) -> NodeLost:
-    return run.wait_for_event(NodeLost, lambda event: event.node == node)  # type: ignore[return-value]
-
-
-def losses(run: LiveRun, since: int) -> list[Released]:
-    """Samples that were lost without a hand-over, after this many records."""
-    events = [record.event for record in run.records()[since:]]
-    lost = (ReleaseReason.LOST, ReleaseReason.SILENT)
-    return [each for each in events if isinstance(each, Released) and each.reason in lost]
-
-
-# -- stories -----------------------------------------------------------------------------------------------------------
-
-
-def killed_in_mid_step(world: PoolWorld, run: LiveRun) -> None:
-    node = kill(world, run, world.names[0])
-    world.add(world.names[0])
-    await_return(run, node)
-
-
-def kill(world: PoolWorld, run: LiveRun, name: str) -> str:
-    with in_mid_step(run, name) as node:
-        held, since = run.held(node), len(run.records())
-        world.kill(name)
-        lost = await_loss(run, node)
-    assert lost.cause.startswith(world.lost if name == world.names[0] else JoinWorld.lost), lost.cause
-    assert {each.request for each in losses(run, since)} >= held
-    return node
-
-
-def warned_and_killed(world: PoolWorld, run: LiveRun) -> None:
-    """What a machine holds at its notice is finished or handed over before the deadline."""
-    name = world.names[1]
-    node, since = node_of(run, name), len(run.records())
-    world.warn(name, NOTICE_S)
-    seen = run.wait_for_event(NoticeGiven, lambda event: event.worker.startswith(f"{node}/"))
-    deadline = time.monotonic() + seen.seconds
-    assert 0 < seen.seconds <= NOTICE_S
-    run.wait_for(lambda: time.monotonic() > deadline)
-    assert not run.held(node)
-    world.kill(name)
-    lost = await_loss(run, node)
-    assert lost.cause.startswith(world.drained), lost.cause
-    assert not losses(run, since)
-    world.add(name)
-    await_return(run, node)
-
-
-def cut_off_for_a_moment(world: PoolWorld, run: LiveRun) -> None:
-    name = world.names[0]
-    with in_mid_step(run, name) as node:
-        done = accepted_by(run, node)
-        world.cut(name)
-    run.wait_for(lambda: state_of(run, node) == "away")
-    world.mend(name)
-    run.wait_for(lambda: state_of(run, node) == "connected" and accepted_by(run, node) > done)
-    lost = [event for event in run.events(NodeLost) if event.node == node]
-    assert lost + [event for event in run.events(WorkerLost) if event.worker.startswith(f"{node}/")] == []
-
-
-def cut_off_beyond_the_grace(world: PoolWorld, run: LiveRun) -> None:
-    """The machine joins again by itself."""
-    name = world.names[0]
-    with in_mid_step(run, name) as node:
-        held, since = run.held(node), len(run.records())
-        world.cut(name)
-    await_loss(run, node)
-    assert {each.request for each in losses(run, since)} >= held
-    world.mend(name)
-    await_return(run, node)
-
-
-def agent_killed(world: PoolWorld, run: LiveRun) -> None:
-    """The machine joins again by itself."""
-    name = world.names[0]
-    with in_mid_step(run, name) as node:
-        os.kill(agent_of(world.mark, name), signal.SIGKILL)
-    await_loss(run, node)
-    await_return(run, node)
-
-
-def all_lost_at_once(world: PoolWorld, run: LiveRun) -> None:
-    nodes = [node_of(run, name) for name in world.names]
-    for name in world.names:
-        world.kill(name)
-    for node in nodes:
-        await_loss(run, node)
-    steps = len(run.digests())
-    run.wait_for(lambda: len(run.digests()) > steps + 1)
-    for name in world.names:
-        world.add(name)
-    for node in nodes:
-        await_return(run, node)
-
-
-def state_of(run: LiveRun, node: str) -> str:
-    beat = read_beat(run.run)
-    return next((each.state for each in beat.nodes if each.node == node), "") if beat is not None else ""
-
-
-def accepted_by(run: LiveRun, node: str) -> int:
-    return sum(event.worker.startswith(f"{node}/") for event in run.events(Accepted))
-
-
-STORIES = (
-    killed_in_mid_step, warned_and_killed, cut_off_for_a_moment, cut_off_beyond_the_grace, agent_killed,
-    all_lost_at_once,
-)  # fmt: skip
 WORLDS: dict[str, Callable[[], PoolWorld]] = {"local": LocalWorld, "ray": RayWorld, "join": JoinWorld}
 
 
@@ -313,6 +133,8 @@ class Seen:
             self.left = living(self.mark) & self.of_machine
             kill(world, self.run, "ray-a")
             stop(self.run)
+            # Logs of Ray, and what machines leave in the temporary folder.
+            self.leaks_of_ray = leaks([world.cluster.folder], self.secrets)
         finally:
             self.run.close()
             world.close()
@@ -341,6 +163,12 @@ class Seen:
         self.renewal = spotlight("token", self.run.run, "--new", "--out", file)
         self.secrets.add(self.machine.token_file.token.encode())
         self.is_revoked = before != self.machine.token_file.token
+
+
+def leaks(places: list[Path], secrets: set[bytes]) -> list[tuple[Path, bytes]]:
+    """Files with a secret in them."""
+    files = [file for place in places for file in ([place] if place.is_file() else place.rglob("*")) if file.is_file()]
+    return [(file, secret) for file in files for secret in secrets if secret in file.read_bytes()]
 
 
 def proc(pid: int, name: str) -> bytes:
@@ -396,11 +224,9 @@ def test_secrets_are_in_no_argument_environment_log_or_file_of_the_run(seen):
     assert len(seen.secrets) >= 4
     for secret in seen.secrets:
         assert secret not in seen.arguments
+    assert (seen.run.run / "report.html").exists()
     places = [seen.run.folder, seen.machine.folder / "joined", seen.machine.folder / "join.log"]
-    files = [file for place in places for file in ([place] if place.is_file() else place.rglob("*")) if file.is_file()]
-    assert any(file.name == "report.html" for file in files)
-    leaks = [(file.name, secret) for file in files for secret in seen.secrets if secret in file.read_bytes()]
-    assert leaks == []
+    assert leaks(places, seen.secrets) + seen.leaks_of_ray == []
 
 
 def test_every_port_is_of_the_loopback_device_or_of_the_address_that_was_asked_for(seen):
