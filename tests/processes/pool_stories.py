@@ -72,9 +72,11 @@ def in_mid_step(run: LiveRun, name: str) -> Iterator[str]:
         if run.held(node):
             break
         os.kill(pid, signal.SIGCONT)
-    yield node
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGCONT)
+    try:
+        yield node
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 def await_return(run: LiveRun, node: str) -> str:
