@@ -71,6 +71,7 @@ class LocalRayCluster:
         marks = [f"--labels={labels}"] if labels else []
         if self._network is not None:
             marks.append(f"--node-ip-address={self._network.add(name)}")
+            self._network.mend(name)
         self._start(name, f"--address={self.address}", f"--node-name={name}", "--num-cpus=1", *marks, *arguments)
 
     def settle(self) -> None:
@@ -96,6 +97,16 @@ class LocalRayCluster:
         machine = {pid for actor in actors for pid, _ in _below(actor)}
         self._machines += [(pid, born) for pid in machine if (born := _born(pid))]
         for pid in (process.pid, *(pid for pid, _ in below if pid not in (*actors, *machine))):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+    def vanish(self, name: str) -> None:
+        """Kill everything on the node, as the loss of its machine does: in a network no connection is told."""
+        if self._network is not None:
+            self._network.cut(name)
+        process = self._nodes.pop(name)
+        for pid in (process.pid, *(pid for pid, _ in _below(process.pid))):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait()
