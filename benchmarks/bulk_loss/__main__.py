@@ -17,8 +17,8 @@ def main() -> None:
     flags = parser("bulk_loss", __doc__)
     flags.add_argument("--nodes", type=int, default=4, help="spot nodes; default 4")
     flags.add_argument("--rounds", type=int, default=3, help="losses; default 3")
-    flags.add_argument("--away", type=float, default=30.0, help="seconds without spot nodes; default 30")
-    flags.add_argument("--quick", action="store_true", help="two nodes and one round, 3 minutes")
+    flags.add_argument("--away", type=float, default=60.0, help="seconds without spot nodes; default 60")
+    flags.add_argument("--quick", action="store_true", help="two nodes and one round, 4 minutes")
     args = flags.parse_args()
     from benchmarks.bulk_loss.run import Setup, figures_of, measure
     from benchmarks.lib.namespaces import refusal
