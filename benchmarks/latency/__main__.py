@@ -1,6 +1,6 @@
 """What latency and lost packets between machines cost a run: throughput and weights, beside the loopback device.
 
-    python -m benchmarks.latency [--rounds 3] [--iterations 5] [--json] [--out docs/results/latency]
+    python -m benchmarks.latency [--rounds 3] [--iterations 3] [--json] [--out docs/results/latency]
 
 A run, paced by the profile of Qwen-Image at 512 pixels on an H200, is in one network namespace, and two machines that
 join it in another. Between them is a link of `--mbit` that delays every packet by `--ms` in each direction and loses
@@ -16,7 +16,7 @@ from benchmarks.lib.command import parser, start
 def main() -> None:
     flags = parser("latency", __doc__)
     flags.add_argument("--rounds", type=int, default=3, help="pairs of runs; default 3")
-    flags.add_argument("--iterations", type=int, default=5, help="measured iterations of a run; default 5")
+    flags.add_argument("--iterations", type=int, default=3, help="measured iterations of a run; default 3")
     flags.add_argument("--ms", type=float, default=50.0, help="latency of each direction; default 50")
     flags.add_argument("--loss", type=float, default=0.01, help="share of lost packets; default 0.01")
     flags.add_argument("--mbit", type=float, default=100.0, help="bandwidth of each direction; default 100")
