@@ -26,7 +26,7 @@ SETTINGS = (
     "iterations=10000", "cluster.pool=join", "cluster.spot=2", "cluster.reserved=1", "cluster.rows=8",
     "cluster.pace=h200-qwen-image-512", "cluster.notices.sources=off", "eval.every=10000", "eval.prompts=2",
     "eval.steps=2", "explore.enabled=off", "rollout.prompts=16", "rollout.group_size=8", "rollout.steps=20",
-    "algorithm.timesteps_per_sample=1",     "reward.processes=1", "output.name=run", "output.journal.sync=never",
+    "algorithm.timesteps_per_sample=1", "reward.processes=1", "output.name=run", "output.journal.sync=never",
 )  # fmt: skip
 MACHINES = ("box-1", "box-2")
 NEAR, FAR = "198.18.255.1", "198.18.255.2"
