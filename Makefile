@@ -9,7 +9,7 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
 .PHONY: setup demo test test-full test-gpus lint clean storm
 
-setup: $(VENV)/.installed
+setup: $(VENV)/.installed $(VENV)/.browser
 
 # uv ignores pip's find-links, so hand them on; where uv cannot be had, plain pip does the same, slower.
 $(VENV)/.installed: pyproject.toml
@@ -18,6 +18,14 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/python -m pip install --quiet uv && UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" \
 	  $(BIN)/python -m uv pip install --python $(BIN)/python -e '.[dev]' || $(BIN)/python -m pip install -e '.[dev]'
 	touch $@
+
+# The browser tests need a Chromium. Where this may not install one, they are skipped, or fail under CI=true.
+$(VENV)/.browser: $(VENV)/.installed
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	    { export DEBIAN_FRONTEND=noninteractive; apt-get install -yq --no-install-recommends chromium || { apt-get update -q && apt-get install -yq --no-install-recommends chromium; }; } \
+	    >$(VENV)/browser.log 2>&1; } || echo "no Chromium: the browser tests are skipped; install it with your packages"
+	@touch $@
 
 demo: setup
 	$(BIN)/spotlight train
@@ -43,8 +51,9 @@ lint: setup
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/vulture src benchmarks vulture_whitelist.py
-	$(BIN)/vulture src benchmarks tests vulture_whitelist.py
+	$(BIN)/python tests/template_names.py > $(VENV)/template_names.py
+	$(BIN)/vulture src benchmarks vulture_whitelist.py $(VENV)/template_names.py
+	$(BIN)/vulture src benchmarks tests vulture_whitelist.py $(VENV)/template_names.py
 
 clean:
 	rm -rf $(VENV) runs

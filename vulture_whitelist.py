@@ -13,11 +13,13 @@ installed  # a fixture that tests name as an argument for its effect
 do_POST  # http.server
 log_message  # http.server
 handle_error  # socketserver
+should_exit  # uvicorn
 daemon_threads  # socketserver
 handle_startendtag  # html.parser
 handle_endtag  # html.parser
 handle_data  # html.parser
 __getattr__  # Python, for attributes of the paced reward's module
+__dir__  # Python, for the names of the package
 Axes  # in a quoted annotation
 
 # Read by libraries.
@@ -57,6 +59,10 @@ Unhurried  # tests name it as a reward
 permute_keys  # tests send it to a rank by name
 footprint  # tests send it to a rank by name
 
+TensorboardTracker  # surface/track/tracker_process.py
+WandbTracker  # surface/track/tracker_process.py
+TrackioTracker  # surface/track/tracker_process.py
+
 # Members of enumerations that come from files and settings, or that the other members imply.
 COLOR_ATTR  # a task in prompt files
 DANCE_SDE  # rollout.sampler
@@ -66,6 +72,7 @@ SOUND  # drawn by hypothesis
 
 # Fields that are written to or read from files.
 interpolation  # profiles: the rule in words
+at_s  # a row of the Python API
 notes  # profiles: remarks for people
 unnoticed  # status --json
 spot_workers  # status --json
@@ -90,6 +97,7 @@ varied_prompts  # benchmarks: results
 resident_gib  # benchmarks: results
 
 # For users of the package, or for what comes next.
+foreseen  # tests/user: only type checkers read it
 node_notices  # the agent's preemption notices
 TransformersDetector  # GenEval on photographs: the detector of a user's own reward
 release_text_encoder  # real families: frees the encoders once all prompts are embedded

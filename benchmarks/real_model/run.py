@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -37,12 +39,12 @@ from spotlight.surface.simulating import Assumed
 RECIPES = {"qwen-image": "qwen-image-ocr-512", "sd3": "sd35-pickscore", "flux": "flux-clip"}
 PROFILES = {"qwen-image": "h200-qwen-image-512"}
 CUT = (
-    "iterations=3", "reward.name=jpeg", "reward.processes=2", "rollout.prompts=4", "rollout.group_size=4",
+    "iterations=3", "reward.name=jpeg", "reward.processes=2", "rollout.prompts=16", "rollout.group_size=4",
     "explore.plan=fixed", "explore.seeds=8", "explore.steps=4", "eval.prompts=4", "eval.steps=10", "eval.every=3",
-    "cluster.share_devices=true", "cluster.rows=8", "cluster.commit_every=2", "train.micro_batch=4",
+    "cluster.share_devices=true", "cluster.rows=8", "cluster.commit_every=2", "train.micro_batch=8",
     "output.name=run", "output.checkpoint_every=2",
 )  # fmt: skip
-TINY = ("model.device=cpu", "data.size=64x64")
+TINY = ("model.device=cpu", "data.size=64x64", "rollout.prompts=4", "train.micro_batch=4")
 PATIENCE_S = 540.0
 POLL_S = 0.2
 KILLED_IN = 1
@@ -62,7 +64,10 @@ def measure(family: str, tiny: bool, more: Sequence[str] = ()) -> tuple[dict[str
         config = load_config(RECIPES[family], settings)
     found = _measured(records)
     found["peak_memory_gib"] = Figure.single(watch.peak_mib / 1024, "GiB of the GPU, all processes")
-    found["gpu_busy_share"] = Figure.single(watch.busy_share, "of the time from iteration 2 on with a kernel running")
+    found |= {
+        name: Figure.single(share, f"{what} from iteration 2 on with a kernel running")
+        for name, (share, what) in watch.busy_shares(_phases(records)).items()
+    }
     if family in PROFILES:
         found |= _predicted(config, RECIPES[family], Profile.load(PROFILES[family]))
     return found, settings
@@ -77,8 +82,8 @@ class DeviceWatch:
     def __init__(self) -> None:
         self.peak_mib = 0.0
         self._busy: list[tuple[float, float]] = []
-        self.iterations: list[float] = []
-        """When the end of each iteration was seen."""
+        self.began = 0.0
+        """Start of the run's clock, by the clock of the readings."""
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -94,11 +99,20 @@ class DeviceWatch:
             self.peak_mib = max(self.peak_mib, float(used))
             self._busy.append((time.monotonic(), float(busy) / 100))
 
-    @property
-    def busy_share(self) -> float:
-        """Mean utilization from the end of the first iteration to the end of the last."""
-        first, last = self.iterations[0], self.iterations[-1]
-        return statistics.mean([busy for at, busy in self._busy if first < at <= last] or [float("nan")])
+    def busy_shares(self, phases: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, tuple[float, str]]:
+        """Mean utilization in all phases together and in each, with words; phases are in seconds of the run."""
+        found = {
+            "gpu_busy_share": (self._busy_in([span for spans in phases.values() for span in spans]), "of the time")
+        }
+        return found | {
+            f"gpu_busy_{name}": (self._busy_in(spans), f"of the time of {name}") for name, spans in phases.items()
+        }
+
+    def _busy_in(self, spans: Sequence[tuple[float, float]]) -> float:
+        read = [(at - self.began, busy) for at, busy in self._busy]
+        return statistics.mean(
+            [busy for at, busy in read if any(start < at <= end for start, end in spans)] or [float("nan")]
+        )
 
 
 def _killed_run(recipe: str, settings: Sequence[str], folder: Path, watch: DeviceWatch, is_tiny: bool) -> list[Record]:
@@ -128,11 +142,11 @@ def _killed_run(recipe: str, settings: Sequence[str], folder: Path, watch: Devic
 
 
 def _watched(process: subprocess.Popen[bytes], journal: Path, watch: DeviceWatch) -> int:
-    """Wait for the end of the run, and note when each iteration ends."""
+    """Wait for the end of the run, and compare its clock with that of the readings."""
     deadline = time.monotonic() + PATIENCE_S
     while process.poll() is None and time.monotonic() < deadline:
-        done = sum(isinstance(record.event, IterationDone) for record in _records(journal))
-        watch.iterations += [time.monotonic()] * (done - len(watch.iterations))
+        newest = _records(journal)[-1]
+        watch.began = min(watch.began or inf, time.monotonic() - newest.at)
         time.sleep(POLL_S)
     return process.wait(1)
 
@@ -191,6 +205,19 @@ def _measured(records: Sequence[Record]) -> dict[str, Figure]:
         ),
         "preview_busy_s": Figure.single(busy[Activity.PREVIEW], f"{SECONDS} of slots, whole run"),
     }
+
+
+def _phases(records: Sequence[Record]) -> dict[str, list[tuple[float, float]]]:
+    """Start and end of rollouts, of training and of the rest of each iteration but the first."""
+    done = [(record.at, record.event) for record in records if isinstance(record.event, IterationDone)]
+    phases: dict[str, list[tuple[float, float]]] = {"rollouts": [], "training": [], "publishing": []}
+    for (begin, _), (end, event) in pairwise(done):
+        rolled_out, trained = begin + event.rollout_s, begin + event.rollout_s + event.train_s
+        for spans, span in zip(
+            phases.values(), ((begin, rolled_out), (rolled_out, trained), (trained, end)), strict=True
+        ):
+            spans.append(span)
+    return phases
 
 
 def _replaced_s(records: Sequence[Record]) -> float:

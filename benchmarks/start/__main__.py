@@ -4,7 +4,8 @@
 
 Both are ratios within one run of the benchmark: the start of `spotlight train` to its first accepted sample over a
 process that imports torch and diffusers and opens the device, and the kill of a worker to the first accepted sample of
-its replacement over the start. The run has long phases of rollouts without previews, and the kill falls into one.
+its replacement over the start. The run has long phases of rollouts without previews, 16 rows per worker, and the kill
+falls into one, half a minute after the first sample.
 Each is repeated (`--rounds`).
 """
 

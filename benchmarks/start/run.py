@@ -21,13 +21,14 @@ from spotlight.core.work import SlotClass
 PROMPTS, GROUP = 256, 16
 CUT = (
     "iterations=200", "cluster.reserved=1", "cluster.spot=1", "eval.every=1000", "output.name=run",
-    "explore.enabled=off", f"rollout.prompts={PROMPTS}", f"rollout.group_size={GROUP}",
+    "explore.enabled=off", f"rollout.prompts={PROMPTS}", f"rollout.group_size={GROUP}", "cluster.rows=16",
 )  # fmt: skip
-"""Long phases of rollouts, so that there is work for a replacement whenever it comes."""
+"""Long phases of rollouts, so that there is work for a replacement whenever it comes. Few rows: the first sample of a
+large batch, and the rewards of the one before, would be measured instead of the start."""
 PATIENCE_S = 300.0
 POLL_S = 0.02
-SETTLED_S = 12.0
-"""Wait between the first sample and the kill, in which a spare imports."""
+SETTLED_S = 30.0
+"""Wait between the first sample and the kill, in which a spare imports; a worker that is lost sooner waits for it."""
 IMPORTING = "import torch, diffusers; diffusers.QwenImageTransformer2DModel; torch.zeros(1, device='{device}').item()"
 SECONDS = "seconds"
 Found = TypeVar("Found")

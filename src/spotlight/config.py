@@ -27,6 +27,7 @@ from spotlight.control.advantage import StdMode
 from spotlight.control.explore.config import ExploreConfig, PlanKind, Precision, SelectedNoise
 from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.core.errors import ConfigError, suggestion
+from spotlight.core.run_files import is_file
 from spotlight.core.section import Section
 from spotlight.folder import OutputConfig
 from spotlight.pools.config import ClusterConfig, MarketConfig
@@ -253,7 +254,7 @@ def check_model(config: RunConfig, facts: ModelFacts) -> None:
 
 def _parts(recipe: str) -> list[str]:
     """The parts of `words-nft+spotlight`; a file may have a plus sign in its name."""
-    parts = [recipe] if Path(recipe).is_file() else recipe.split("+")
+    parts = [recipe] if is_file(Path(recipe)) else recipe.split("+")
     if not all(parts) or len(set(parts)) < len(parts):
         raise ConfigError(
             f"the recipe '{recipe}' has an empty part or one part twice, but its parts are merged from left to right; "
@@ -266,7 +267,7 @@ def _path_of(recipe: str, folder: Path) -> Path:
     """Path of a shipped recipe or of a file, relative to the folder of the recipe that names it."""
     if recipe.endswith((".yaml", ".yml")):
         path = folder / recipe
-        if not path.is_file():
+        if not is_file(path):
             raise ConfigError(f"the recipe file {path} does not exist; check the path, or name a shipped recipe.")
         return path.resolve()
     if recipe not in recipe_names():

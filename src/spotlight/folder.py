@@ -12,6 +12,7 @@ RUN/config.json            the resolved recipe
    /flights/               committed parts of unfinished samples; a restarted controller deletes them
    /images/ITERATION/      evaluation pictures
    /logs/                  one file per process
+   /trackers/              files of trackers, and how far each has read the journal
    /controller.json        the controller's process, while it runs
    /store/                 nodes' copies of weights that do not fit into shared memory, while the run lives
    /report.html
@@ -21,15 +22,16 @@ RUN/config.json            the resolved recipe
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from spotlight.compute.data.prompts import RunPrompts
 from spotlight.core.errors import ConfigError, EnvironmentProblem, InputError, suggestion
 from spotlight.core.journal import JournalConfig
 from spotlight.core.run_files import (
@@ -45,7 +47,12 @@ from spotlight.core.run_files import (
 )
 from spotlight.core.section import Section
 
+if TYPE_CHECKING:
+    from spotlight.compute.data.prompts import RunPrompts
+
 CHECKPOINTS_KEPT = 2
+NAME_BYTES = 200
+NOT_A_NAME = re.compile(r"^$|^[.\s-]|/|\s$")
 CHANGES_BITS = (
     "cluster.rows", "cluster.threads", "cluster.gang", "train.parallel", "train.sequence_ranks", "reward.terms.device",
     "reward.terms.batch",
@@ -59,6 +66,14 @@ FREE_TO_CHANGE = (
 """Settings that a resumed run may change: they affect where, how long and at which cost, not what is computed."""
 
 
+class TrackerKind(StrEnum):
+    """A tracker; the name of its package, and of the extra that installs it."""
+
+    TENSORBOARD = "tensorboard"
+    WANDB = "wandb"
+    TRACKIO = "trackio"
+
+
 class OutputConfig(Section):
     """The files of a run."""
 
@@ -68,7 +83,25 @@ class OutputConfig(Section):
     """Name of this run; None takes the recipe's name and a number."""
     checkpoint_every: int = Field(default=5, ge=1)
     """Iterations between durable checkpoints; tensors of accepted samples are kept until one covers them."""
+    trackers: tuple[TrackerKind, ...] = ()
+    """Where else scores, figures, pictures and the bill go; the journal is always written."""
+    project: str = Field(default="spotlight", pattern=r"^[A-Za-z0-9_.=-]{1,120}$")
+    """Project of the run in a tracker that has projects."""
     journal: JournalConfig = JournalConfig()
+
+    @model_validator(mode="after")
+    def _name_is_a_name(self) -> Self:
+        """A name becomes a folder, and is printed and passed to other commands."""
+        name = self.name
+        if name is not None and (
+            NOT_A_NAME.search(name) or not name.isprintable() or len(name.encode(errors="replace")) > NAME_BYTES
+        ):
+            raise ConfigError(
+                f"output.name is {name!r}, but a run's name is one folder's: 1 to {NAME_BYTES} bytes of printable text "
+                "without / and not beginning with a dot, a dash or a space; choose another, and set output.folder for "
+                "another place."
+            )
+        return self
 
 
 class RunFolder:
@@ -139,10 +172,13 @@ class RunFolder:
             ) from error
         return content
 
-    def write_prompts(self, prompts: RunPrompts) -> None:
+    def write_prompts(self, prompts: "RunPrompts") -> None:
         self.prompts.write_bytes(msgspec.json.encode(prompts))
 
-    def read_prompts(self) -> RunPrompts:
+    def read_prompts(self) -> "RunPrompts":
+        # Not above: `status` reads no prompts, and the vocabularies of the tiny families load NumPy.
+        from spotlight.compute.data.prompts import RunPrompts
+
         try:
             return msgspec.json.decode(self.prompts.read_bytes(), type=RunPrompts)
         except (OSError, msgspec.MsgspecError) as error:

@@ -6,7 +6,6 @@ A process counts as alive if its id and start time equal those in the file, so t
 process on another machine the age of the file decides.
 """
 
-import asyncio
 import contextlib
 import os
 import socket
@@ -74,6 +73,9 @@ class Presence:
             self._path.unlink(missing_ok=True)
 
     async def keep(self) -> None:
+        # Not above: `status` reads the file without a loop.
+        import asyncio
+
         while True:
             await asyncio.sleep(EVERY_S)
             self.write()

@@ -78,6 +78,8 @@ class Run:
         self._farewell = JoinPool.STOPPED
         self.announce: Callable[[str], None] = lambda line: None
         """Shows a line to the user, while the run lives."""
+        self.beside: list[Callable[[Callable[[str, str], None]], Coroutine[None, None, None]]] = []
+        """Jobs from when signals are handled; each receives a function that records a problem of a source."""
 
     @classmethod
     def start(cls, config: RunConfig, recipe: str, prices: PriceTable, devices: DeviceTable | None = None) -> "Run":
@@ -107,10 +109,14 @@ class Run:
             _check_checkpoint(run.run_log)
             folder.write_config(config.model_dump(mode="json"))
         except BaseException as error:
-            run._record_end(error)
-            run.run_log.close()
+            run.refuse(error)
             raise
         return run
+
+    def refuse(self, error: BaseException) -> None:
+        """End before the first machine starts, because of this error."""
+        self._record_end(error)
+        self.run_log.close()
 
     async def execute(self) -> None:
         """Run to the end or to a stop; the journal records which, and every process is ended."""
@@ -127,12 +133,13 @@ class Run:
         storage = PayloadFolder(self.folder.path, self.folder.keep_newest_checkpoints)
         wired = wire(self.run_log, door.send, storage, self._budget, self._encode)
         hub, embeddings = wired.hub, wired.loop.embeddings
-        presence = Presence(
-            self.folder.path, lambda: embeddings.progress or hub.waiting_for(), hub.quiet_s, door.standings
-        )
+        path, awaited = self.folder.path, lambda: embeddings.progress or hub.waiting_for()
+        presence = Presence(path, awaited, hub.quiet_s, door.standings)
         stopping = Stopping(self.folder.name, self._budget, presence, self._drain_s, hub.fail)
         with stopping, presence:
-            keeping = asyncio.create_task(presence.keep())
+            note = wired.hub.dispatcher.setbacks.note
+            jobs = (presence.keep(), *(job(note) for job in self.beside))
+            keeping = asyncio.gather(*(_guarded(job, wired.hub) for job in jobs))
             try:
                 # Before the workers load their models, so that the text encoders have the device to themselves.
                 await embeddings.ready(self.run_log.state.iterations_done)
@@ -246,7 +253,6 @@ class Run:
             pool=settings,
             market=self.config.market,
             device=self.config.model.device,
-            gpus=tuple(sorted({each.model for each in self.devices.devices.values()})),
             deterministic=self.config.deterministic,
             address=address,
             blobs=BlobHomeSettings(

@@ -80,6 +80,7 @@ def _pace(run_log: RunLog) -> PaceSettings | None:
         forwards=cost.forwards,
         passes=cost.passes,
         over=cost.over,
+        precision=run_log.config.explore.precision,
         spot_speed=cluster.spot_speed,
     )
 

@@ -23,9 +23,9 @@ from spotlight.core.types import WorkerId
 from spotlight.core.work import ReleaseReason, SlotClass
 from spotlight.sim.crash_points import CrashPoint
 from spotlight.sim.fault_policy import Tempo
+from spotlight.surface.json_output import json_line
 from spotlight.surface.projections import RunView
-from spotlight.surface.report.timeline_chart import crew_share
-from spotlight.surface.status import as_json
+from spotlight.surface.status import status
 from spotlight.surface.timeline import row_name
 
 QUICK_RETURN = Tempo(restart_s=0.3, start_s=0.3)
@@ -185,10 +185,10 @@ def test_status_and_timeline_of_a_run_with_crews_show_their_members_and_shares()
     with CrewStory() as story:
         story.until_crew(4)
         view = RunView.of(read(story.folder.journal))
-        crews = json.loads(as_json(view, PriceTable.load()))["crews"]
+        crews = json.loads(json_line(status(view, PriceTable.load())))["crews"]
         assert crews["now"] == [[row_name(member) for member in story.crew]]
         assert crews["formed"] == sum(bool(event.crews) for event in story.recorded(Crewing))
         story.end()
         view = RunView.of(read(story.folder.journal))
-        shares = [crew_share(row, view.at) for row in view.timeline.ordered() if row.slot_class is SlotClass.SPOT]
+        shares = [row.crew_share(view.at) for row in view.timeline.ordered() if row.slot_class is SlotClass.SPOT]
         assert all(0.0 < share < 1.0 for share in shares)

@@ -27,7 +27,7 @@ TRACE = f"""time_s,node,event,seconds
 {BACK_S:g},spot-2,up,0
 """
 SETTINGS = (
-    *("cluster.reserved=1", "cluster.gang=1", "cluster.spot=2", "iterations=40", "eval.every=100", "eval.prompts=4"),
+    *("cluster.reserved=1", "cluster.gang=1", "cluster.spot=2", "iterations=80", "eval.every=100", "eval.prompts=4"),
     *("rollout.prompts=4", "rollout.group_size=8", f"market.boot_s={BOOT_S:g}"),
 )
 

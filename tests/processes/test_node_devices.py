@@ -79,7 +79,7 @@ def gpu_run(run: ListeningRun) -> None:
     local = dataclasses.replace(
         joining.pool, entry="echo_worker:entry", worker_settings=settings.model_dump_json().encode()
     )
-    run.pool._settings = dataclasses.replace(joining, pool=local, device="cuda", gpus=("Fake",))
+    run.pool._settings = dataclasses.replace(joining, pool=local, device="cuda")
 
 
 def test_machine_with_two_gpus_joins_with_a_slot_on_each_and_a_killed_worker_returns_to_its_own(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Crews of simulated nodes: they follow the model of the run, regroup after losses, and the report shows them."""
 
 import pytest
+from shown_panels import shown
 from test_simulate import run
 
 from spotlight.config import RunConfig, load_config
@@ -11,7 +12,6 @@ from spotlight.core.journal import read
 from spotlight.sim.machine_settings import SimMachineSettings
 from spotlight.sim.simulate import check, simulated
 from spotlight.surface.projections import RunView
-from spotlight.surface.report.crew_section import crew_section
 
 LARGE = Profile.load("h200-qwen-image-1280")
 FEW = ("iterations=1", "rollout.prompts=2", "rollout.group_size=2", "eval.every=100", "eval.prompts=2")
@@ -77,11 +77,11 @@ def test_regroup_costs_the_seconds_of_the_profile(eight_slots):
 
 def test_report_shows_degrees_and_regroups(eight_slots):
     _, view = eight_slots
-    page = crew_section(view)
+    page = shown(view, "crews")
     assert f"formed in {len(view.crews.regroups)} regroups" in page
     assert all(f"in crews of {degree}" in page for degree in (2, 4))
     assert page.count('class="regroup"') > 5
-    assert page.count("<tr><th>") > 5
+    assert page.count("<tr><th scope") > 5
 
 
 def test_degrees_without_times_are_left_out_and_refused_if_they_are_named():

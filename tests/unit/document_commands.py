@@ -92,6 +92,9 @@ def is_setting(name: str) -> bool:
 
 def _problems_of_verb(words: list[str]) -> list[str]:
     verbs = get_command(app).commands  # type: ignore[attr-defined]
+    own = {option for parameter in get_command(app).params for option in parameter.opts}
+    if words and words[0] in own | {"--help"}:
+        return []
     if not words or words[0] not in verbs:
         return [f"spotlight has no command '{' '.join(words[:1])}'"]
     verb, rest = words[0], words[1:]

@@ -16,7 +16,11 @@ from typer.main import get_command
 from spotlight.surface.cli.main import app
 
 LAUNCH = ROOT / "launch"
-TEMPLATES = sorted(str(path.relative_to(LAUNCH)) for path in LAUNCH.rglob("*") if path.is_file())
+MONITORING = LAUNCH / "monitoring"
+"""Files for Prometheus and Grafana, which tests/unit/test_metrics.py checks."""
+TEMPLATES = sorted(
+    str(path.relative_to(LAUNCH)) for path in LAUNCH.rglob("*") if path.is_file() and path.parent != MONITORING
+)
 COMMAND = re.compile(r"(?<![\w./:-])(?:~/spotlight/bin/)?spotlight ((?:[a-z]+)(?: [^\n|;&>)`]*)?)")
 VERBS = frozenset(get_command(app).commands)  # type: ignore[attr-defined]
 

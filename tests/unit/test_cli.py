@@ -10,7 +10,10 @@ from command_line import spotlight
 from spotlight import __version__
 from spotlight.compute.rewards import registry
 
-HEAVY = ("torch", "ray", "diffusers", "transformers", "peft", "numpy", "pydantic", "onnxruntime")
+HEAVY = (
+    "torch", "ray", "diffusers", "transformers", "peft", "numpy", "pydantic", "onnxruntime", "jinja2", "starlette",
+    "uvicorn",
+)  # fmt: skip
 
 
 def fresh_python(code: str) -> str:

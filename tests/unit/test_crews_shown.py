@@ -4,16 +4,17 @@ import json
 
 import msgspec
 import pytest
+from shown_panels import rows_of, shown
 
 from spotlight.control.ledger.audit import audit
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.events import AnyEvent, Crewing, NodeJoined, NodeLost, Record, RunResumed, WorkerJoined, WorkerLost
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import SlotClass
+from spotlight.surface.html.timeline_drawing import drawn_timeline
+from spotlight.surface.json_output import json_line
 from spotlight.surface.projections import RunView
-from spotlight.surface.report.crew_section import crew_section
-from spotlight.surface.report.timeline_chart import crew_share, draw
-from spotlight.surface.status import as_json
+from spotlight.surface.status import status
 
 NODE = NodeId("spot-1.1")
 A, B, C = WORKERS = tuple(WorkerId(f"{NODE}/{slot}.1") for slot in range(3))
@@ -59,15 +60,18 @@ def test_crews_end_with_their_node_and_with_the_controller(end: AnyEvent):
 
 def test_status_names_the_slots_that_share_samples_now():
     view = RunView.of(records((1.0, crewing(1, (B, A))), (2.0, crewing(2, (B, A, C)))))
-    assert json.loads(as_json(view, PRICES))["crews"] == {"now": [["spot-1/1", "spot-1/0", "spot-1/2"]], "formed": 2}
+    assert json.loads(json_line(status(view, PRICES)))["crews"] == {
+        "now": [["spot-1/1", "spot-1/0", "spot-1/2"]],
+        "formed": 2,
+    }
 
 
 def test_report_shows_the_share_of_time_that_a_slot_was_in_a_crew():
     view = RunView.of(records((2.0, crewing(1, (A, B))), (8.0, crewing(1))))
     rows = view.timeline.ordered()
-    assert [crew_share(row, view.at) for row in rows] == [0.75, 0.75, 0.0]
-    titles = [part.partition("</title>")[0] for part in draw(view).split("<title>") if part.startswith("spot-1/")]
-    assert [("in a crew 75" in title) for title in titles] == [True, True, False]
+    assert [row.crew_share(view.at) for row in rows] == [0.75, 0.75, 0.0]
+    assert [("in a crew 75" in row.title) for row in drawn_timeline(view).rows] == [True, True, False]
+    assert [cells[-1] for cells in rows_of(shown(view, "timeline")).values()] == ["75 %", "75 %", "0 %"]
 
 
 def test_slots_in_crews_are_counted_by_degree_and_one_layout_is_one_regroup():
@@ -92,8 +96,8 @@ def test_slots_in_crews_are_counted_by_degree_and_one_layout_is_one_regroup():
 
 
 def test_report_has_a_section_on_crews_only_if_there_were_any():
-    assert crew_section(RunView.of(records((9.0, crewing(1))))) == ""
-    section = crew_section(RunView.of(records((2.0, crewing(1, (A, B))), (8.0, crewing(1)))))
+    assert shown(RunView.of(records((9.0, crewing(1)))), "crews") == ""
+    section = shown(RunView.of(records((2.0, crewing(1, (A, B))), (8.0, crewing(1)))), "crews")
     assert "1 crew of up to 2 slots formed in 1 regroup, which took 100 ms" in section
     assert "in crews of 2" in section
     assert "as requested" in section

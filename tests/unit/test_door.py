@@ -14,7 +14,7 @@ from spotlight.controller.door import Door
 from spotlight.controller.hub import Hub
 from spotlight.core import messages as m
 from spotlight.core.clock import RealClock
-from spotlight.core.events import SCHEMA, AnyEvent, NodeJoined, NodeLost, ProblemNoted
+from spotlight.core.events import SCHEMA, AnyEvent, NodeJoined, NodeLost, ProblemNoted, Reconnected
 from spotlight.core.types import NodeId
 from spotlight.core.work import SlotClass
 from spotlight.node.controller_link import ControllerLink, NodeRefused
@@ -132,6 +132,7 @@ def test_messages_of_both_directions_survive_broken_connections_once_and_in_orde
             assert [message.requests for message in got] == [(f"{number}",) for number in range(30)]
             assert not home.of(NodeLost)
             assert len(home.of(NodeJoined)) == 1
+            assert len(home.of(Reconnected)) == 4, "each break is in the journal"
             reading.cancel()
             await link.close()
 

@@ -1,5 +1,6 @@
 """`spotlight export` of a tiny family, its model card, and the folders that it refuses."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -41,7 +42,8 @@ def refused(*arguments: str | Path) -> str:
 
 def test_weights_file_holds_the_chosen_set_and_is_a_model_of_its_own(run, tmp_path):
     assert "weights.safetensors" in exported(run.folder.path, "--to", tmp_path / "ema")
-    exported(run.folder.path, "--weights", "last", "--to", tmp_path / "last")
+    last = json.loads(exported(run.folder.path, "--weights", "last", "--to", tmp_path / "last", "--json"))
+    assert (last["folder"], last["weights"], last["version"]) == (str(tmp_path / "last"), "last", 1)
     found = {which: families.read_weights(str(tmp_path / which / "weights.safetensors")) for which in ("ema", "last")}
     assert found["ema"].digest == families.read_weights(str(run.average)).digest
     assert found["last"].digest == families.read_weights(str(run.behaviour)).digest

@@ -36,6 +36,8 @@ def test_token_to_a_dash_prints_the_file_alone(run, tmp_path):
     assert (printed.code, printed.out) == (0, (tmp_path / "t.json").read_text())
     assert json.loads(printed.out)["address"] == ADDRESS
     assert not (tmp_path / "-").exists()
+    written = json.loads(spotlight("token", run, "--out", tmp_path / "u.json", "--json").out)
+    assert written == {"file": str(tmp_path / "u.json"), "address": ADDRESS, "run": str(run)}
 
 
 @pytest.mark.parametrize(("given", "dialled"), [((), ADDRESS), (("127.0.0.1:2",), "127.0.0.1:2")])

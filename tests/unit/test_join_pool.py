@@ -14,6 +14,7 @@ from spotlight.core.node_spec import NodeStanding, NodeState
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, SlotClass
 from spotlight.node.controller_link import ControllerLink, NodeRefused
+from spotlight.pools.devices import Device, DeviceTable
 from spotlight.pools.pool import Departure, NodeDown, NodeUp, PoolEvent
 from spotlight.surface.panel import machine_lines
 
@@ -246,8 +247,9 @@ def test_machine_that_was_reported_gone_leaves_with_that_cause_and_does_not_retu
 
 
 async def on_gpus(run: ListeningRun, **settings: object) -> None:
-    """Let the run compute on two GPUs of one model."""
-    plain = {"device": "cuda", "gpus": ("NVIDIA H200",)}
+    """Let the run compute on a GPU."""
+    own = DeviceTable(devices={"cuda:0": Device(name="cuda:0", model="NVIDIA H200", free=1, total=1)})
+    plain = {"device": "cuda", "pool": replace(run.pool._settings.pool, devices=own)}
     run.pool._settings = replace(run.pool._settings, **(plain | settings))
 
 

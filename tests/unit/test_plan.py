@@ -269,7 +269,7 @@ def test_dry_run_of_what_this_machine_cannot_do_is_refused_after_its_forecast():
 
 def test_dry_run_whose_profile_cannot_forecast_it_has_a_remark_and_prints_the_settings(tmp_path, monkeypatch):
     lacking = write_profile(tmp_path / "short.json", without=Operation.CHECKPOINT)
-    monkeypatch.setattr("spotlight.surface.cli.plan.OWN_PROFILES", {"words": str(lacking)})
+    monkeypatch.setattr("spotlight.surface.fleets.OWN_PROFILES", {"words": str(lacking)})
     shown = spotlight("train", "words-nft", "--dry-run")
     assert shown.code == 0
     assert json.loads(shown.out)["model"]["name"] == "words"

@@ -3,13 +3,16 @@
 import msgspec
 import pytest
 
-from spotlight.compute.profiling.pace import Pace, ProfiledPace, TrainingCost
+from spotlight.compute.profiling.pace import Pace, ProfiledPace, TrainingCost, preview_operation
 from spotlight.config import load_config
+from spotlight.control.explore.config import Precision
 from spotlight.control.pipeline.tsp import BatchesOver
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core import messages as m
+from spotlight.core.errors import ConfigError
 from spotlight.core.types import Prompt, Sample, Sampling, Size, Version
 from spotlight.core.work import Request, Work
+from spotlight.sim.simulate import check
 
 PROFILE = Profile.load("h200-qwen-image-512")
 PROMPT = Prompt(text="a lantern")
@@ -121,3 +124,31 @@ def test_checkpoint_holds_its_trainer_for_the_snapshot_or_if_that_was_not_measur
     assert (quick.save(), quick.snapshot()) == (in_all, PROFILE.seconds(Operation.ADOPT))
     assert quick.write() == pytest.approx(in_all - PROFILE.seconds(Operation.ADOPT))
     assert (held.snapshot(), held.write()) == (in_all, 0.0)
+
+
+def with_previews(**seconds: float) -> Profile:
+    """The profile without steps of previews, but for these, of any number of rows."""
+    step = PROFILE.operations[Operation.DENOISE_STEP]
+    kept = {op: times for op, times in PROFILE.operations.items() if "preview" not in op.value}
+    points = {name: tuple(msgspec.structs.replace(p, p50=s, p99=s) for p in step.points) for name, s in seconds.items()}
+    series = {name: (msgspec.structs.replace(step.series[0], points=made),) for name, made in points.items()}
+    added = {Operation(name): msgspec.structs.replace(step, series=made) for name, made in series.items()}
+    return msgspec.structs.replace(PROFILE, operations=kept | added)
+
+
+@pytest.mark.parametrize(("precision", "seconds"), [(Precision.EXACT, 0.5), (Precision.FP8, 0.25)])
+def test_previews_are_charged_in_the_arithmetic_that_the_recipe_chooses(precision, seconds):
+    profile = with_previews(preview_step=0.5, fp8_preview_step=0.25)
+    previews = preview_operation(profile, precision)
+    charged = pace(previews=previews)
+    charged.profile = profile
+    assert charged.step(8, 8, 1, is_exact=False) == seconds
+    assert charged.step(8, 8, 1) == PROFILE.seconds(Operation.DENOISE_STEP, 8)
+
+
+def test_exact_previews_are_steps_of_rollouts_and_fp8_ones_are_refused_if_no_preview_was_timed():
+    profile = with_previews()
+    assert preview_operation(profile, Precision.EXACT) is Operation.DENOISE_STEP
+    config = load_config("words-nft", ["explore.enabled=on", "explore.precision=fp8"])
+    with pytest.raises(ConfigError, match="has no fp8_preview_step"):
+        check(config, profile, "words-nft")

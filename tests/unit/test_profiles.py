@@ -161,7 +161,8 @@ def test_unknown_names_and_paths_are_refused(tmp_path):
 def test_shipped_profiles_have_every_operation(name):
     shipped = Profile.load(name)
     assert shipped.name == name
-    shipped.require(set(Operation) - LIKE.keys(), "any recipe")
+    of_compiled = set() if name.startswith("h200") else {Operation.FP8_PREVIEW_STEP}
+    shipped.require(set(Operation) - LIKE.keys() - of_compiled, "any recipe")
 
 
 @pytest.mark.parametrize("name", ["h200-qwen-image-512", "h200-qwen-image-1280"])
@@ -174,7 +175,7 @@ def test_trainer_on_a_gpu_adopts_its_own_weights_sooner_than_others_fetch_them(n
 @pytest.mark.parametrize("name", ["h200-qwen-image-512", "h200-qwen-image-1280"])
 def test_checkpoint_costs_a_trainer_on_a_gpu_less_than_its_writing_takes(name):
     shipped = Profile.load(name)
-    assert shipped.seconds(Operation.SNAPSHOT) < shipped.seconds(Operation.CHECKPOINT) / 2
+    assert shipped.seconds(Operation.SNAPSHOT) < shipped.seconds(Operation.CHECKPOINT)
     assert shipped.provenance(Operation.SNAPSHOT) is not Provenance.LITERATURE
 
 

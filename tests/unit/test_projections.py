@@ -6,6 +6,7 @@ import math
 
 import pytest
 from rich.console import Console
+from shown_panels import shown as shown_panel
 from story_journal import GROUP_SIZE, GROUPS, REDONE, STEPS, RunScript, request, story
 
 from spotlight.control.ledger.audit import audit
@@ -35,10 +36,10 @@ from spotlight.core.events import (
 )
 from spotlight.core.types import Frontier, NodeId, WorkerId
 from spotlight.core.work import Activity, NoticeKind, RefusalReason, ReleaseReason, SlotClass, Work
+from spotlight.surface.json_output import json_line
 from spotlight.surface.panel import Lines, LivePanel, panel, watcher
 from spotlight.surface.projections import RunView
-from spotlight.surface.report.timeline_chart import timeline_section
-from spotlight.surface.status import as_json, status
+from spotlight.surface.status import status
 from spotlight.surface.timeline import TimelineState
 
 PRICES = PriceTable.load()
@@ -178,8 +179,8 @@ def test_withdrawn_notice_ends_there_and_a_later_loss_has_no_notice():
 
 def test_report_marks_where_a_notice_was_withdrawn():
     notice = NoticeGiven(worker=WORKER, kind=NoticeKind.IMMINENT, seconds=30)
-    assert timeline_section(seen(*joined(), (5, notice))).count('class="withdrawn"') == 1, "in the legend"
-    drawn = timeline_section(seen(*joined(), (5, notice), (8, NoticeWithdrawn(worker=WORKER))))
+    assert shown_panel(seen(*joined(), (5, notice)), "timeline").count('class="withdrawn"') == 1, "in the legend"
+    drawn = shown_panel(seen(*joined(), (5, notice), (8, NoticeWithdrawn(worker=WORKER))), "timeline")
     assert drawn.count('class="withdrawn"') == 2
     assert "imminent notice at 0:05, withdrawn at 0:08" in drawn
 
@@ -287,7 +288,7 @@ def test_score_that_is_no_number_is_not_shown():
 
 def test_status_json_agrees_with_the_view():
     view = RunView.of(story())
-    printed = json.loads(as_json(view, PRICES))
+    printed = json.loads(json_line(status(view, PRICES)))
     assert printed["samples"]["rollouts"]["trained"] == view.samples.trained == 80
     assert printed["samples"]["steps_redone"] == {"lost": 16 * REDONE, "handed_back": 0}
     assert printed["samples"]["steps_done"] == view.samples.steps_done == (80 + 24) * STEPS

@@ -15,7 +15,7 @@ from spotlight.config import load_config, recipe_names
 from spotlight.core.errors import PromptError
 from spotlight.preflight import PlannedRun
 from spotlight.preflight.inputs import check_prompts
-from spotlight.surface.cli.plan import own_profile
+from spotlight.surface.fleets import own_profile
 
 
 @pytest.mark.parametrize(("recipe", "family"), REAL_RECIPES.items(), ids=REAL_RECIPES)

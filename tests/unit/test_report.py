@@ -1,6 +1,7 @@
 """The page: one file, nothing fetched, everything escaped, for every kind of run."""
 
 import base64
+import itertools
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,12 +12,13 @@ from PIL import Image
 from story_journal import PROMPTS, story
 
 from spotlight.control.market.prices import PriceTable
-from spotlight.core.events import Evaluated, Record, RunStarted, RunStopped, StepCommitted
+from spotlight.core.events import Accepted, Evaluated, Record, RunStarted, RunStopped, StepCommitted
+from spotlight.surface import formats as words
+from spotlight.surface.html.scales import ticks, time_ticks
+from spotlight.surface.panels.run_panels import RunSetting
 from spotlight.surface.projections import RunView
-from spotlight.surface.report import formats as words
 from spotlight.surface.report import write_report
-from spotlight.surface.report.svg import Scale, ticks, time_ticks
-from spotlight.surface.report.timeline_chart import LEFT, RIGHT, pixel_runs
+from spotlight.surface.timeline_bins import SpanIndex, dominant_runs, edges_of
 
 VOID = {"meta", "img", "link", "br", "hr", "input", "rect", "line", "circle", "path", "polyline", "polygon"}
 
@@ -86,7 +88,7 @@ def test_page_of_a_run_has_all_sections(tmp_path: Path):
         "Held-out exact match rose from 0.40 to 0.67 in 5 iterations and 1 min 24 s, through 4 preemptions "
         "(3 without notice); no sample was lost or trained twice."
     ) in made.text
-    for text in ("Timeline of the slots", "reserved-1/0", "spot-2/0", "Previews", "priced as if", "Exactly once"):
+    for text in ("Timeline of the slots", "reserved-1/0", "spot-2/0", "Exploration", "priced as if", "Exactly once"):
         assert text in made.text
     assert "list-2026-08, 2026-08, digest" in made.text
     assert "each of 80 rollouts is in exactly one step <ok>" in made.text
@@ -115,15 +117,15 @@ def test_hostile_strings_reach_the_page_as_text(tmp_path: Path):
     folder = tmp_path / "<i>run"
     folder.mkdir()
     draw_pictures(folder, iterations=1)
-    made = page(records, folder, prompts={PROMPTS[0]: evil})
+    made = page(records, folder, setting=RunSetting(prompts={PROMPTS[0]: evil}))
     assert "script" not in made.seen
     assert "i" not in made.seen
-    assert made.text.count("alert(1)") == 3
+    assert made.text.count("alert(1)") >= 3
 
 
 def test_pictures_are_embedded_before_and_after(tmp_path: Path):
     draw_pictures(tmp_path, iterations=5)
-    made = page(story(), tmp_path, prompts={"harbour": "the word harbour"})
+    made = page(story(), tmp_path, setting=RunSetting(prompts={"harbour": "the word harbour"}))
     pictures = [base64.b64decode(address.partition(",")[2]) for address in made.addresses]
     assert len(pictures) == 2 * len(PROMPTS)
     assert pictures[0] == (tmp_path / "images/0000-0.png").read_bytes()
@@ -142,6 +144,24 @@ def test_missing_foreign_or_outside_pictures_are_left_out(tmp_path: Path):
     (folder / "images/0005-2.png").unlink()
     (folder / "images/0005-2.png").symlink_to(outside)
     assert len(page(story(), folder).addresses) == 2
+
+
+def test_videos_of_the_journal_are_embedded_if_they_are_what_they_claim(tmp_path: Path):
+    records = [
+        msgspec.structs.replace(record, event=msgspec.structs.replace(record.event, payload=f"images/{n}.webm"))
+        if isinstance(record.event, Accepted) and record.event.payload
+        else record
+        for n, record in enumerate(story(iterations=1))
+    ]
+    (tmp_path / "images").mkdir()
+    payloads = [
+        record.event.payload for record in records if isinstance(record.event, Accepted) and record.event.payload
+    ]
+    for number, payload in enumerate(payloads):
+        (tmp_path / payload).write_bytes(b"\x1aE\xdf\xa3 video" if number % 4 else b"<html>")
+    made = page(records, tmp_path)
+    assert made.seen["video"] == len(payloads) - 2 == 6
+    assert all(address.startswith("data:video/webm;base64,GkXfo") for address in made.addresses)
 
 
 def test_run_that_has_just_started_has_a_page(tmp_path: Path):
@@ -205,7 +225,7 @@ def test_score_with_the_curve_of_another_is_drawn_once(tmp_path: Path):
 
 def test_held_out_prompts_that_are_trained_on_are_reported(tmp_path: Path):
     assert "seeds that are never trained on" in page(story(), tmp_path).text
-    made = page(story(), tmp_path, trained_on=3)
+    made = page(story(), tmp_path, setting=RunSetting(trained_on=3))
     assert "3 of the prompts are also trained on" in made.text
     assert "seeds that are never trained on" not in made.text
 
@@ -231,13 +251,14 @@ def test_crowded_rows_stack_shares_where_roomy_ones_have_full_height(tmp_path: P
 
 def test_row_never_has_more_runs_than_pixels_and_keeps_the_dominant_activity():
     view = RunView.of(story(iterations=120))
-    x = Scale(0.0, view.at, LEFT, RIGHT)
+    edges = edges_of(0.0, view.at, 800)
     for row in view.timeline.ordered():
-        runs = pixel_runs(row, x)
-        drawn = sum(stop - start for members in runs.values() for start, stop in members)
-        assert drawn <= RIGHT - LEFT + 1
-        starts = sorted(start for members in runs.values() for start, _ in members)
-        assert len(starts) == len(set(starts))
+        seconds = SpanIndex([row]).seconds(edges)
+        runs = dominant_runs(seconds, view.at / 800)
+        assert 0 < sum(stop - start for start, stop, _ in runs) <= 800
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(runs))
+        for start, stop, activity in runs:
+            assert all(seconds[activity][n] == max(each[n] for each in seconds.values()) for n in range(start, stop))
 
 
 def test_page_and_status_agree_on_cost_and_counts(tmp_path: Path):

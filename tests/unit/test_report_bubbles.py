@@ -4,13 +4,13 @@ import re
 
 import pytest
 from market_stories import node, worked, worker
+from shown_panels import rows_of, shown
 
 from spotlight.core.events import AnyEvent, IterationDone, Record
 from spotlight.core.work import Activity, SlotClass
+from spotlight.surface.activity_names import LABELS
 from spotlight.surface.projections import RunView
-from spotlight.surface.report.page import STYLE
-from spotlight.surface.report.slot_time import bubbles_section
-from spotlight.surface.report.timeline_chart import LABELS
+from spotlight.surface.report.report_page import inline_style
 
 TRAINS, SPOT = "reserved-1.1/0.1", "spot-1.1/0.1"
 
@@ -35,13 +35,8 @@ def pipelined() -> RunView:
     )
 
 
-def rows(html: str) -> dict[str, list[str]]:
-    found = re.findall(r"<tr><th>(.*?)</th>(.*?)</tr>", html)
-    return {head: re.findall(r"<td>(.*?)</td>", cells) for head, cells in found if "<td>" in cells}
-
-
 def test_table_begins_with_what_was_idle_and_names_every_kind_by_class():
-    table = rows(bubbles_section(pipelined()))
+    table = rows_of(shown(pipelined(), "slot_time"))
     assert next(iter(table)) == "idle"
     assert {kind: shares for kind, shares in table.items() if kind != "GPU-hours held"} == {
         "idle": ["5.0 %", "25 %"],
@@ -56,10 +51,14 @@ def test_table_begins_with_what_was_idle_and_names_every_kind_by_class():
 
 
 def test_bar_of_a_class_has_one_block_per_kind_as_wide_as_its_share():
-    bars = re.findall(r'<div class="bar">(.*?)</div></figure>', bubbles_section(pipelined()))
-    widths = [re.findall(r'bg-(\w+)" style="flex:([\d.]+)"', bar) for bar in bars]
-    assert [sum(float(width) for _, width in bar) for bar in widths] == pytest.approx([1.0, 1.0])
-    assert dict(widths[1]) == {"rollout": "0.60000", "preview": "0.15000", "idle": "0.25000"}
+    bars = re.findall(r'<svg class="bar"(.*?)</svg></figure>', shown(pipelined(), "slot_time"), re.DOTALL)
+    blocks = [re.findall(r'<svg x="([\d.]+)%" width="([\d.]+)%".*?act-(\w+)"', bar) for bar in bars]
+    assert [sum(float(width) for _, width, _ in bar) for bar in blocks] == pytest.approx([100.0, 100.0])
+    assert [(kind, width, left) for left, width, kind in blocks[1]] == [
+        ("rollout", "60.000", "0.000"),
+        ("preview", "15.000", "60.000"),
+        ("idle", "25.000", "75.000"),
+    ]
 
 
 def test_idle_of_each_iteration_is_shown_once_there_are_two():
@@ -71,14 +70,17 @@ def test_idle_of_each_iteration_is_shown_once_there_are_two():
         *done,
         (100, worked(Activity.ROLLOUT, 40, 90, SPOT)),
     )
-    assert rows(bubbles_section(view).partition("<details")[2]) == {"0": ["40 s", "75 %"], "1": ["50 s", "0 %"]}
+    assert rows_of(shown(view, "slot_time").partition("Idle in each iteration")[2]) == {
+        "0": ["40 s", "75 %"],
+        "1": ["50 s", "0 %"],
+    }
 
 
 @pytest.mark.parametrize("kind", list(Activity))
 def test_every_kind_has_a_label_and_a_swatch(kind: Activity):
     assert LABELS[kind]
-    assert f".act-{kind.value} {{" in STYLE.read_text()
+    assert re.search(rf"\.act-{kind.value}\b[^{{]*{{", inline_style()[0])
 
 
 def test_run_without_machines_has_no_slot_time_section():
-    assert bubbles_section(seen()) == ""
+    assert shown(seen(), "slot_time") == ""

@@ -4,15 +4,14 @@ import re
 
 import pytest
 from market_stories import node, worked, worker
+from shown_panels import shown, text_of
 
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.events import AnyEvent, Crewing, Leased, NodeLost, Record, Released
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Activity, ReleaseReason, RequestId, SlotClass
+from spotlight.surface.panels.cost_panel import burn_rate, busy_share
 from spotlight.surface.projections import RunView
-from spotlight.surface.report.money import busy_share, cost_section
-from spotlight.surface.report.page import STYLE
-from spotlight.surface.report.timeline_chart import LABELS, timeline_section
 
 ONE, TWO = WorkerId("n.1/0.1"), WorkerId("n.1/1.1")
 HOUR = 3600.0
@@ -36,18 +35,8 @@ def regrouped_and_lost() -> RunView:
     )
 
 
-def text_of(html: str) -> str:
-    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
-
-
-@pytest.mark.parametrize("activity", list(Activity))
-def test_every_state_has_a_name_and_a_colour(activity: Activity):
-    assert LABELS[activity]
-    assert f".bg-{activity.value} {{" in STYLE.read_text()
-
-
 def test_cost_section_has_the_cost_of_regrouping_and_lost_work():
-    text = text_of(cost_section(regrouped_and_lost(), PriceTable.load())).partition("activity GPU-hours cost")[2]
+    text = text_of(shown(regrouped_and_lost(), "cost")).partition("activity GPU-hours cost")[2]
     parts = {
         label: (float(hours), float(cost)) for label, hours, cost in re.findall(r"([a-z ]+) ([\d.]+) \$([\d.]+)", text)
     }
@@ -66,10 +55,12 @@ def test_waiting_for_a_crew_and_lost_work_are_not_busy():
 
 
 def test_timeline_names_no_state_that_it_cannot_show():
-    text = text_of(timeline_section(regrouped_and_lost()))
-    assert "roll out" in text
-    assert "regroup" not in text
-    assert "lost work" not in text
+    html = shown(regrouped_and_lost(), "timeline")
+    named = text_of(html.partition('<ul class="legend">')[2].partition("</ul>")[0])
+    named += text_of(html.partition("<thead>")[2].partition("</thead>")[0])
+    assert "roll out" in named
+    assert "regroup" not in named
+    assert "lost work" not in named
 
 
 def test_stand_ins_have_their_own_line_and_do_not_count_as_reserved():
@@ -80,6 +71,15 @@ def test_stand_ins_have_their_own_line_and_do_not_count_as_reserved():
         (HOUR, worked(Activity.TRAIN, 0, HOUR, "reserved-1.1/0.1")),
         (HOUR, NodeLost(node=NodeId("stand-in-1.1"), cause="given back")),
     )
-    text = text_of(cost_section(view, PriceTable.load()))
+    text = text_of(shown(view, "cost"))
     assert re.search(r"stand-in AWS p5\.48xlarge, H100 \$6\.88 1\.000", text)
     assert view.bill(PriceTable.load()).reserved_only_hours == pytest.approx(1.0)
+
+
+def test_meter_shows_what_the_slots_cost_per_hour_while_they_are_held():
+    view, prices = regrouped_and_lost(), PriceTable.load()
+    assert burn_rate(view, prices) == pytest.approx(2 * 20.63 / 8)
+    assert "$5.16 per hour at present" in text_of(shown(view, "cost"))
+    view.apply(Record(view.seq + 1, HOUR, NodeLost(node=NodeId("n.1"), cause="killed")))
+    assert burn_rate(view, prices) == 0.0
+    assert "per hour at present" not in text_of(shown(view, "cost"))

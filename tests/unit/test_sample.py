@@ -1,5 +1,7 @@
 """`spotlight sample`: pictures by prompt and seed, from a model and from a run beside its base."""
 
+import json
+
 import numpy as np
 import pytest
 from command_line import spotlight
@@ -42,8 +44,10 @@ def test_picture_is_that_of_its_identity(tmp_path, run):
 
 def test_steps_of_a_run_are_those_of_its_evaluations(tmp_path, run):
     steps = run.folder.read_config()["eval"]["steps"]
-    outcome = spotlight("sample", run.folder.path, "--prompt", TEXT, "--to", tmp_path / "a.png")
-    assert f"{steps} steps, guidance 1" in outcome.out
+    outcome = spotlight("sample", run.folder.path, "--prompt", TEXT, "--to", tmp_path / "a.png", "--json")
+    found = json.loads(outcome.out)
+    assert (found["steps"], found["guidance"], found["prompts"], found["seeds"]) == (steps, 1.0, [TEXT], [0])
+    assert found["picture"] == str(tmp_path / "a.png")
 
 
 def test_prompts_are_rows_seeds_are_columns_and_a_neighbour_changes_no_picture(tmp_path):

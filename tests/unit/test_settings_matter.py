@@ -13,6 +13,7 @@ import setting_observers as see
 from pydantic import BaseModel
 from ray_observer import ray_placed
 from setting_observers import Observer, crews, deadlines, devices, gang_after_a_loss, journal, launch, trained, written
+from tracker_observer import tracked
 
 from spotlight.config import RunConfig, load_config
 
@@ -226,6 +227,8 @@ CHANGES = {
     "output.folder": Change(see.run_folder, "elsewhere"),
     "output.name": Change(see.run_folder, "named"),
     "output.checkpoint_every": Change(journal, 2),
+    "output.trackers": Change(tracked, "[tensorboard]"),
+    "output.project": Change(tracked, "mine", ("output.trackers=[trackio]",)),
     "output.journal.sync": Change(written, "always"),
     "output.journal.interval_s": Change(written, 10, SYNCED),
     "output.journal.segment_bytes": Change(written, 1024),

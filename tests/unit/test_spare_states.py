@@ -1,14 +1,14 @@
 """States of spare processes: one per node, one that warms at a time, back-off after failures."""
 
 from spotlight.node.nursery_packets import KeepSpare
-from spotlight.node.spares import PAUSE_FIRST_S, PAUSE_MOST_S, STABLE_S, WARMING_MOST_S, Spares
+from spotlight.node.spares import CORES_PER_SPARE, PAUSE_FIRST_S, PAUSE_MOST_S, STABLE_S, WARMING_MOST_S, Spares
 
 ORDER = KeepSpare(device="", log="spare.log")
-ONE, OTHER = 10, 20
+ONE, OTHER, THIRD = 10, 20, 30
 
 
-def spares(*nodes: int) -> Spares:
-    kept = Spares()
+def spares(*nodes: int, cores: int = 1) -> Spares:
+    kept = Spares(cores)
     for node in nodes:
         kept.keep(node, ORDER, now=0.0)
     return kept
@@ -52,6 +52,17 @@ def test_spares_of_a_machine_warm_one_after_the_other():
     kept.ready(1)
     assert kept.due(1.0) == (OTHER, ORDER)
     assert kept.wait_s(1.0) == 0.0
+
+
+def test_spares_of_a_machine_with_many_cores_warm_at_once_but_not_all():
+    kept = spares(ONE, OTHER, THIRD, cores=2 * CORES_PER_SPARE)
+    kept.started(ONE, pid=1, now=0.0)
+    assert kept.due(0.0) == (OTHER, ORDER)
+    kept.started(OTHER, pid=2, now=1.0)
+    assert kept.due(1.0) is None
+    assert kept.wait_s(1.0) == WARMING_MOST_S - 1.0
+    kept.ready(2)
+    assert kept.due(1.0) == (THIRD, ORDER)
 
 
 def test_spare_that_hangs_in_its_imports_delays_others_for_a_limited_time():

@@ -4,7 +4,7 @@ import math
 
 from spotlight.core.events import Restored, StepCommitted
 from spotlight.core.types import Frontier
-from spotlight.surface.report.losses import binned
+from spotlight.surface.panels.chart import binned
 from spotlight.surface.training_figures import TrainingView
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from spotlight.core import messages as m
 from spotlight.core.errors import SpotlightError, error_of
-from spotlight.core.events import AnyEvent, ProblemNoted
+from spotlight.core.events import AnyEvent, ProblemNoted, Reconnected
 from spotlight.core.types import NodeId
 from spotlight.core.work import RequestId, SlotClass, Work
 
@@ -79,6 +79,10 @@ class Setbacks:
         if name not in self._noted_nodes:
             self._noted_nodes.add(name)
             self.note(node, problem)
+
+    def node_back(self, node: NodeId, away_s: float) -> None:
+        """Record that a node's broken connection was resumed."""
+        self._emit(Reconnected(node=node, seconds=away_s))
 
     def reward_awaited(self, node: NodeId, awaited: m.RewardAwaited) -> None:
         """Count the pictures of a node that wait for a reward; an outage is recorded when its first picture waits.

@@ -260,7 +260,7 @@ class Door:
                     hub.receive(node, received[0])
         finally:
             if guest.stream.broke(reader) and self._guests.get(node) is guest:
-                hub.unreachable.add(node)
+                hub.node_away(node)
                 if guest.has_ended:
                     with contextlib.suppress(RuntimeError):
                         self._lose(node, "connection lost")
@@ -285,7 +285,7 @@ class Door:
         if known is not None:
             assert hello.received is not None
             known.stream.attach(reader, writer, hello.received)
-            hub.unreachable.discard(hello.node)
+            hub.node_back(hello.node)
             return known
         clock = asyncio.get_running_loop().time
         expected = self._expected.get(hello.node)
@@ -323,7 +323,7 @@ class Door:
     def _lose(self, node: NodeId, cause: str) -> None:
         guest = self._guests.pop(node)
         assert self._hub is not None
-        self._hub.unreachable.discard(node)
+        self._hub.unreachable.pop(node, None)
         guest.stream.lose()
         self._hub.node_lost(node, cause)
         guest.watching.cancel()

@@ -42,8 +42,9 @@ class Hub:
         """The processes of a node have ended, as the pool has seen; set by the door."""
         self.tick_s = TICK_S
         self.watch: StallWatch | None = None
-        self.unreachable: set[NodeId] = set()
-        """Nodes whose connection is broken for a moment: their workers are not silent, their leases go on."""
+        self.unreachable: dict[NodeId, float] = {}
+        """Nodes whose connection is broken for a moment, and since when: their workers are not silent, their leases go
+        on."""
         self._waiters: list[_Waiter] = []
         self._failure: BaseException | None = None
 
@@ -61,6 +62,16 @@ class Hub:
         if self._failure is None:
             self.dispatcher.node_lost(node, cause, self.clock.now())
             self.flush()
+
+    def node_away(self, node: NodeId) -> None:
+        """The node's connection is broken; it may be resumed within the grace."""
+        self.unreachable.setdefault(node, self.clock.now())
+
+    def node_back(self, node: NodeId) -> None:
+        """The node's connection is resumed."""
+        since = self.unreachable.pop(node, None)
+        if since is not None and self._failure is None:
+            self.dispatcher.setbacks.node_back(node, self.clock.now() - since)
 
     def _excuse(self, node: NodeId, now: float) -> None:
         for worker in self.dispatcher.directory.workers_of(node):

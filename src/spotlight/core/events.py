@@ -305,6 +305,13 @@ class NodeLost(Event, frozen=True, kw_only=True):
     cause: str
 
 
+class Reconnected(Event, frozen=True, kw_only=True):
+    """The broken connection of a node was resumed within its grace: nothing was lost."""
+
+    node: NodeId
+    seconds: float
+
+
 class WorkerJoined(Event, frozen=True, kw_only=True):
     worker: WorkerId
     node: NodeId
@@ -366,7 +373,8 @@ AnyEvent: TypeAlias = (
     | Issued | Leased | Released | Accepted | Refused | Dropped | Reopened
     | Compared | StepCommitted | Published | Checkpointed | Restored | IterationDone | Evaluated
     | Planned | Previewed | ExplorationClosed | Selected | Fidelity
-    | NodeJoined | NodeLost | WorkerJoined | Holding | NoticeGiven | NoticeWithdrawn | WorkerLost | Crewing | Worked
+    | NodeJoined | NodeLost | Reconnected | WorkerJoined | Holding | NoticeGiven | NoticeWithdrawn | WorkerLost
+    | Crewing | Worked
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ Invariants (tests/unit/test_journal*.py):
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -355,6 +356,16 @@ def _make_segment(folder: Path, number: int, first_seq: int) -> Path:
     path = folder / segment_name(number)
     replace_file(path, pack_header(first_seq))
     return path
+
+
+@contextmanager
+def without_writer(folder: Path) -> Iterator[None]:
+    """Keep writers away meanwhile; raises if there is one."""
+    handle = _lock(folder)
+    try:
+        yield
+    finally:
+        os.close(handle)
 
 
 def _lock(folder: Path) -> int:

@@ -17,7 +17,15 @@ RUNS = "runs"
 
 def find_run(name: str, runs: str = RUNS) -> Path | None:
     """Return the folder of a run, given its path or its name below `runs`; None if there is no such run."""
-    return next((path for path in (Path(name), Path(runs) / name) if (path / CONFIG).is_file()), None)
+    return next((path for path in (Path(name), Path(runs) / name) if is_file(path / CONFIG)), None)
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that no file can have, as one too long, is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def run_around(path: Path) -> Path | None:

@@ -173,7 +173,7 @@ def read_segments(folder: Path, first: int = 0) -> Iterator[Segment]:
     paths = list_segments(folder)
     if not paths:
         raise no_journal(folder)
-    start, seq = _segment_of(paths, first)
+    start, seq = segment_of(paths, first)
     for number, path in list(enumerate(paths))[start:]:
         try:
             segment = load_segment(path, number, seq)
@@ -184,7 +184,7 @@ def read_segments(folder: Path, first: int = 0) -> Iterator[Segment]:
         seq = segment.next_seq
 
 
-def _segment_of(paths: Sequence[Path], record: int) -> tuple[int, int]:
+def segment_of(paths: Sequence[Path], record: int) -> tuple[int, int]:
     """Number and first record of the segment that has this record, from the headers alone; the last if none has it."""
     for number in range(len(paths) - 1, 0, -1):
         with paths[number].open("rb") as file:

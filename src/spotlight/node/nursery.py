@@ -90,7 +90,7 @@ class Nursery:
         self._listener = listener
         self._owner = owner
         self._is_bare = is_bare
-        self._spares = Spares()
+        self._spares = Spares(len(os.sched_getaffinity(0)))
         self._clients: dict[int, _Client] = {}
         """By file descriptor of the connection."""
         self._children: dict[int, _Child] = {}

@@ -1,20 +1,21 @@
 """Spare processes: where workers are not forked from imported modules, each node keeps one that has imported them.
 
-    WAITING --due, and no other spare is warming--> WARMING --imports done, device open--> READY
-       ^                                               |                                     |
-       `------------- its process ended, back-off -----+-------------------------------------'
+    WAITING --due, and few other spares are warming--> WARMING --imports done, device open--> READY
+       ^                                                  |                                     |
+       `------------- its process ended, back-off --------+-------------------------------------'
 
     any state --Spawn--> (none: the process is the worker)        any state --end of the agent--> (none)
 
 A spare that still imports is at least as far as a fresh process, so a `Spawn` takes it too. The next one starts when
-the agent requests it, after its workers are up, and the spares of a machine start one after the other: their imports
-would compete with those of workers, and a process that has lowered its priority cannot raise it again.
+the agent requests it, after its workers are up, and one spare per CORES_PER_SPARE cores of the machine warms at a time:
+their imports would compete with those of workers, and a process that has lowered its priority cannot raise it again.
 
 `Spares` decides, and takes time as an argument (tests/unit/test_spare_states.py); the nursery owns the processes.
 """
 
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 
 from spotlight.node.nursery_packets import KeepSpare
 
@@ -23,6 +24,7 @@ PAUSE_MOST_S = 300.0
 """The pause doubles per spare that ended early, so that one that cannot start does not use up the CPU."""
 STABLE_S = 60.0
 """A spare that lived this long did not fail to start."""
+CORES_PER_SPARE = 4
 WARMING_MOST_S = 120.0
 """Time limit for a spare that warms to delay those of other nodes."""
 
@@ -48,8 +50,9 @@ class Spare:
 class Spares:
     """At most one spare per node; nodes are known by their process group."""
 
-    def __init__(self) -> None:
+    def __init__(self, cores: int = 1) -> None:
         self._of: dict[int, Spare] = {}
+        self._at_once = max(1, cores // CORES_PER_SPARE)
 
     def keep(self, node: int, order: KeepSpare, now: float) -> None:
         """Keep a spare for this node; a no-op if it has one already."""
@@ -57,7 +60,7 @@ class Spares:
 
     def due(self, now: float) -> tuple[int, KeepSpare] | None:
         """A node whose spare is to be started now."""
-        if any(now < end for end in self._ends_of_warming()):
+        if self._free_at() > now:
             return None
         waiting = ((node, spare) for node, spare in self._of.items() if spare.state is SpareState.WAITING)
         return next(((node, spare.order) for node, spare in waiting if now >= spare.since + spare.pause_s), None)
@@ -67,7 +70,7 @@ class Spares:
         starts = [each.since + each.pause_s for each in self._of.values() if each.state is SpareState.WAITING]
         if not starts:
             return None
-        return max(0.0, min(starts) - now, *(end - now for end in self._ends_of_warming()))
+        return max(0.0, min(starts) - now, self._free_at() - now)
 
     def started(self, node: int, pid: int, now: float) -> None:
         spare = self._of[node]
@@ -100,5 +103,7 @@ class Spares:
         """Keep no spare for a node that has ended."""
         self._of.pop(node, None)
 
-    def _ends_of_warming(self) -> list[float]:
-        return [each.since + WARMING_MOST_S for each in self._of.values() if each.state is SpareState.WARMING]
+    def _free_at(self) -> float:
+        """Time from which another spare may warm, at the latest."""
+        warming = [each.since + WARMING_MOST_S for each in self._of.values() if each.state is SpareState.WARMING]
+        return sorted(warming)[-self._at_once] if len(warming) >= self._at_once else -inf

@@ -3,6 +3,7 @@
 from spotlight.compute.memory.memory_load import RolloutLoad
 from spotlight.compute.models.config import ModelConfig
 from spotlight.compute.train.config import AlgorithmConfig, TrainConfig
+from spotlight.control.explore.config import Precision
 from spotlight.control.pipeline.tsp import BatchesOver
 from spotlight.core.section import Section
 from spotlight.core.types import Size
@@ -20,6 +21,8 @@ class PaceSettings(Section):
     passes: int
     over: BatchesOver = BatchesOver.PAIRS
     """See `compute.profiling.pace.TrainingCost`."""
+    precision: Precision = Precision.EXACT
+    """Arithmetic of previews."""
     spot_speed: float = 1.0
     """Speed of a spot slot relative to the profile."""
 

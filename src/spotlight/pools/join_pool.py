@@ -66,8 +66,6 @@ class JoinSettings:
     market: MarketConfig
     device: str
     """Device of the workers: cpu, cuda, or one GPU."""
-    gpus: tuple[str, ...] = ()
-    """Models of the GPUs of the run's own nodes."""
     deterministic: bool = False
     address: str
     """host:port at which other machines reach the controller."""
@@ -77,6 +75,11 @@ class JoinSettings:
     @property
     def cluster(self) -> ClusterConfig:
         return self.pool.cluster
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """Models of the GPUs of the run's own nodes."""
+        return tuple(sorted({each.model for each in self.pool.devices.devices.values()}))
 
     def taken(self) -> set[str]:
         """Names of the run's own nodes."""

@@ -66,13 +66,17 @@ def check_installed() -> None:
             "cluster.pool is ray, but Ray is not installed; install the extra with `pip install 'spotlight-rl[ray]'`, "
             "here and on the Ray nodes."
         )
-    version = metadata.version("ray")
+    version = installed_version()
     if not OLDEST <= _numbers(version) < NEWEST:
         raise EnvironmentProblem(
             f"Ray {version} is installed, but this version of spotlight works with {_shown(OLDEST)} to before "
             f"{_shown(NEWEST)}, because it reads drain notices from Ray's private interface; install `ray"
             f">={_shown(OLDEST)},<{_shown(NEWEST)}` on all nodes."
         )
+
+
+def installed_version() -> str:
+    return metadata.version("ray")
 
 
 def connect_order(cluster: ClusterConfig, device: str, run: Path) -> ConnectRay:

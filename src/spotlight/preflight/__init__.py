@@ -21,6 +21,7 @@ from spotlight.preflight.this_machine import (
     check_open_files,
     check_ray,
     check_sockets,
+    check_trackers,
 )
 from spotlight.run import devices_of
 
@@ -34,6 +35,7 @@ PROCESS_CHECKS: tuple[Check, ...] = (
     Check("the sockets", check_sockets),
     Check("the port of the training ranks", check_gang_port),
     Check("the limit on open files", check_open_files),
+    Check("the packages of trackers", check_trackers),
     Check("the Ray cluster", check_ray),
 )
 COMPUTE_CHECKS: tuple[Check, ...] = (

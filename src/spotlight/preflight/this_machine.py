@@ -1,6 +1,7 @@
 """Checks that this machine can hold the run: folder, sockets, open files and disk."""
 
 import asyncio
+import importlib.util
 import os
 import resource
 import shutil
@@ -71,6 +72,17 @@ def check_ray(subject: PlannedRun) -> Iterator[str]:
         order = connect_order(cluster, subject.config.model.device, subject.folder.path)
         # A run that is resumed may have lost all its nodes.
         yield asyncio.run(found_in_cluster(order, is_resumed=subject.folder.path.exists()))
+
+
+def check_trackers(subject: PlannedRun) -> Iterator[str]:
+    """The packages of the trackers are installed."""
+    for kind in subject.config.output.trackers:
+        if importlib.util.find_spec(kind.value) is None:
+            raise EnvironmentProblem(
+                f"output.trackers has {kind.value}, but the package {kind.value} is not installed; install it with "
+                f"`pip install 'spotlight-rl[{kind.value}]'`, or leave it out."
+            )
+    yield from ()
 
 
 def check_sockets(subject: PlannedRun) -> Iterator[str]:

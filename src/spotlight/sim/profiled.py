@@ -3,7 +3,7 @@
 import asyncio
 import heapq
 
-from spotlight.compute.profiling.pace import Pace, ProfiledPace, TrainingCost
+from spotlight.compute.profiling.pace import Pace, ProfiledPace, TrainingCost, preview_operation
 from spotlight.config import RunConfig
 from spotlight.control.profiles import Operation, Profile, efficient_batch
 from spotlight.core.types import NodeId, WorkerId
@@ -26,6 +26,7 @@ class ProfiledPolicy(NoFaults):
         self._profile = profile
         self._cost = TrainingCost.of(config.algorithm, config.rollout, config.train.batches_over)
         self._cluster = config.cluster
+        self._previews = preview_operation(profile, config.explore.precision)
         self._connect_s = profile.seconds(Operation.REGROUP) if config.cluster.slots > 1 else 0.0
         self._train_batch = efficient_batch(profile, Operation.TRAIN_TIMESTEP)
         self._judges = min((term.processes for term in config.reward.terms), default=max(1, config.reward.processes))
@@ -34,7 +35,7 @@ class ProfiledPolicy(NoFaults):
         self._loop = asyncio.get_running_loop()
 
     def pace(self, worker: WorkerId, slot_class: SlotClass) -> Pace:
-        profile = self._profile
+        profile, previews = self._profile, self._previews
         return ProfiledPace(
             step_s=profile.seconds(Operation.DENOISE_STEP),
             start_s=profile.seconds(Operation.WORKER_START),
@@ -45,7 +46,8 @@ class ProfiledPolicy(NoFaults):
             train_s=profile.seconds(Operation.TRAIN_TIMESTEP),
             heartbeat_s=self.tempo.heartbeat_s,
             slowness=1 / self._cluster.speed(slot_class),
-            rounds=Operation.PREVIEW_STEP in profile.operations,
+            rounds=previews is not Operation.DENOISE_STEP,
+            previews=previews,
             runs_ahead=True,
             profile=profile,
             cost=self._cost,

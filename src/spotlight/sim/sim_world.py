@@ -267,12 +267,12 @@ class SimWorld:
     def link_broke(self, node: NodeId) -> None:
         self._note(f"!! {node} is not connected")
         if self._hub is not None:
-            self._hub.unreachable.add(node)
+            self._hub.node_away(node)
 
     def link_resumed(self, node: NodeId) -> None:
         self._note(f"!! {node} is connected again")
         if self._hub is not None:
-            self._hub.unreachable.discard(node)
+            self._hub.node_back(node)
 
     def restore_speed(self) -> None:
         """End all slowness."""
@@ -311,7 +311,7 @@ class SimWorld:
         self._note(f"<- {node} hung up")
         for worker in [worker for worker in self.owed if worker.startswith(f"{node}/")]:
             del self.owed[worker]
-        hub.unreachable.discard(node)
+        hub.unreachable.pop(node, None)
         hub.node_lost(node, "connection lost")
 
     def _check_flights(self, hub: Hub, message: m.AnyMessage) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import msgspec
 
 from spotlight.budget import Budget
-from spotlight.compute.profiling.pace import NEEDED
+from spotlight.compute.profiling.pace import NEEDED, preview_operation
 from spotlight.config import RunConfig
 from spotlight.control.market.bill import settle
 from spotlight.control.market.prices import PriceTable
@@ -193,13 +193,15 @@ def simulate(simulation: Simulation, folder: RunFolder) -> SimulationEnd:
 def crew_degrees(profile: Profile) -> list[int]:
     """Numbers of slots per crew whose forwards were timed."""
     timed = profile.degrees(Operation.DENOISE_STEP)
-    previews = profile.degrees(Operation.PREVIEW_STEP) or timed
-    return [degree for degree in timed if degree in previews]
+    previews = [profile.degrees(each) or timed for each in (Operation.PREVIEW_STEP, Operation.FP8_PREVIEW_STEP)]
+    return [degree for degree in timed if all(degree in known for known in previews)]
 
 
 def check(config: RunConfig, profile: Profile, recipe: str) -> None:
     """Refuse a profile that lacks an operation of the recipe, before anything is written."""
     needed = [*NEEDED, Operation.REGROUP] if config.cluster.slots > 1 else list(NEEDED)
+    if config.explores:
+        needed.append(preview_operation(profile, config.explore.precision))
     profile.require(needed, recipe)
     listed, timed = config.cluster.elastic.degrees, crew_degrees(profile)
     unknown = [degree for degree in listed if degree not in timed] if listed != "auto" else []

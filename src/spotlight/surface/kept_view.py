@@ -14,7 +14,7 @@ from spotlight import __version__
 from spotlight.core.journal import newest_snapshot, read
 from spotlight.surface.projections import RunView
 
-FOLD = 4
+FOLD = 5
 """Incremented when a view folds a record differently: a snapshot of another fold is not used."""
 
 
@@ -27,10 +27,15 @@ def part_name() -> str:
 
 def latest(journal: Path) -> RunView:
     """The view of all present records."""
-    view = _kept(journal) or RunView()
+    view = kept(journal)
     for record in read(journal, after=view.seq):
         view.apply(record)
     return view
+
+
+def kept(journal: Path) -> RunView:
+    """The view of the newest snapshot; an empty one if there is none that can be used."""
+    return _kept(journal) or RunView()
 
 
 def _kept(journal: Path) -> RunView | None:

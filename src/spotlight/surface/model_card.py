@@ -10,9 +10,9 @@ from spotlight.compute.data.worlds import world
 from spotlight.compute.models.family_registry import Family
 from spotlight.control.market.bill import HOUR_S
 from spotlight.control.market.prices import PriceTable
+from spotlight.surface.formats import count, dollars, score_name
+from spotlight.surface.panels.score_panel import gain_sentence
 from spotlight.surface.projections import RunView, ScoreInterval
-from spotlight.surface.report.curves import gain_sentence
-from spotlight.surface.report.formats import count, dollars, score_name
 
 CURVE = "curve.png"
 Changes = Sequence[tuple[str, Any]]

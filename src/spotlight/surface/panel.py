@@ -3,7 +3,6 @@
 Both receive the journal's records as they are written, and read only the view.
 """
 
-import sys
 import threading
 from collections import Counter
 from types import TracebackType
@@ -20,14 +19,17 @@ from spotlight.control.market.prices import PriceTable
 from spotlight.core.events import SAMPLES, Evaluated, IterationDone, ProblemNoted, Record, RunStopped
 from spotlight.core.node_spec import NodeStanding
 from spotlight.core.work import SlotClass
+from spotlight.surface.formats import count, dollars, duration, percent, score, score_name
 from spotlight.surface.liveness import RunStanding
+from spotlight.surface.panels.summary_panel import seconds_left
+from spotlight.surface.plain_text import plain
 from spotlight.surface.projections import RunView
-from spotlight.surface.report.formats import count, dollars, duration, percent, score, score_name
-from spotlight.surface.report.previews import done_of
 from spotlight.surface.startup import Startup
+from spotlight.surface.terminal import terminal
 from spotlight.surface.timeline import SlotRow, TimelineState
 
 REFRESH_HZ = 4
+PROBLEM_LENGTH = 400
 STRIP = 24
 """Number of slots shown one by one; for a larger pool the states are counted."""
 LETTERS: dict[TimelineState, tuple[str, str]] = {
@@ -63,7 +65,7 @@ def watcher(
     iterations: int, prices: PriceTable, view: RunView | None = None, console: Console | None = None
 ) -> Watcher:
     """The live panel on a terminal, else plain lines; `view` is the view of a resumed run's past."""
-    console = console or Console(file=sys.stdout)
+    console = console or terminal()
     view = view or RunView()
     return (
         LivePanel(view, iterations, prices, console)
@@ -77,7 +79,7 @@ class LivePanel:
 
     def __init__(self, view: RunView, iterations: int, prices: PriceTable, console: Console) -> None:
         self.view = view
-        self._startup = Startup()
+        self._startup = Startup(view.facts.is_issued)
         self._iterations, self._prices = iterations, prices
         # Another thread draws the panel, and must not see a half-folded record.
         self._lock = threading.Lock()
@@ -107,7 +109,7 @@ class Lines:
 
     def __init__(self, view: RunView, iterations: int, prices: PriceTable, console: Console) -> None:
         self.view = view
-        self._startup = Startup()
+        self._startup = Startup(view.facts.is_issued)
         self._iterations, self._prices, self._console = iterations, prices, console
 
     def __enter__(self) -> Self:
@@ -127,7 +129,7 @@ class Lines:
 
     def _print(self, line: str | None) -> None:
         if line is not None:
-            self._console.print(f"{duration(self.view.at):>12}  {line}", markup=False, highlight=False, soft_wrap=True)
+            self._console.print(f"{duration(self.view.at):>12}  {plain(line)}", soft_wrap=True)
 
 
 def line_of_record(view: RunView, record: Record, iterations: int, prices: PriceTable) -> str | None:
@@ -140,7 +142,7 @@ def line_of_record(view: RunView, record: Record, iterations: int, prices: Price
                 f"rollout {duration(done.rollout_s)}",
                 f"train {duration(done.train_s)}",
                 *_rate(view),
-                f"{count(done_of(explored) if explored else 0, 'preview')}",
+                f"{count(explored.done if explored else 0, 'preview')}",
                 count(len(view.timeline.preemptions), "preemption"),
                 f"priced as if {dollars(view.bill(prices).dollars)}",
             ]
@@ -186,7 +188,7 @@ def panel(
     )
     grid.add_row("iterations", bar)
     if startup is not None:
-        grid.add_row("now", Text(startup))
+        grid.add_row("now", Text(plain(startup)))
     grid.add_row("held out", _scores(view))
     for slot_class in SlotClass:
         rows = [row for row in view.timeline.ordered() if row.slot_class is slot_class]
@@ -198,11 +200,12 @@ def panel(
     grid.add_row("previews", _previews(view))
     grid.add_row("cost", _cost(view, prices))
     if view.gaps.exist:
-        grid.add_row("missing", Text("; ".join(view.gaps.counts()), style="bold red"))
+        grid.add_row("missing", Text(plain("; ".join(view.gaps.counts())), style="bold red"))
     if view.problems:
         newest = view.problems[-1]
-        grid.add_row("problems", Text(f"{len(view.problems)}, the newest of {newest.source}: {newest.problem}"))
-    title = f"Spotlight · {view.facts.recipe} · {duration(view.at)}" if view.facts.recipe else "Spotlight"
+        shown = plain(f"{len(view.problems)}, the newest of {newest.source}: {newest.problem}", PROBLEM_LENGTH)
+        grid.add_row("problems", Text(shown))
+    title = f"Spotlight · {plain(view.facts.recipe)} · {duration(view.at)}" if view.facts.recipe else "Spotlight"
     return Panel(Group(grid, _key()), title=Text(title), title_align="left", border_style="dim", padding=(1, 2))
 
 
@@ -210,9 +213,9 @@ def state_line(standing: RunStanding) -> Text:
     """The state, its reason, and what a live run waits for."""
     line = Text(standing.state.value, style="bold")
     if standing.reason:
-        line.append(f": {standing.reason.rstrip('.')}", style="")
+        line.append(f": {plain(standing.reason.rstrip('.'))}", style="")
     if standing.waiting_for:
-        line.append(f"; waiting for {standing.waiting_for}", style="dim")
+        line.append(f"; waiting for {plain(standing.waiting_for)}", style="dim")
     if standing.last_progress_s is not None:
         line.append(f"; last progress {duration(standing.last_progress_s)} ago", style="dim")
     return line
@@ -241,11 +244,8 @@ def _rate(view: RunView) -> list[str]:
 
 
 def _left(view: RunView, iterations: int) -> Text:
-    recent = view.iterations[-5:]
-    if not recent or len(view.iterations) >= iterations or view.facts.stopped is not None:
-        return Text("")
-    each = sum(one.rollout_s + one.train_s for one in recent) / len(recent)
-    return Text(f"about {duration(each * (iterations - len(view.iterations)))} left", style="dim")
+    left = seconds_left(view, iterations)
+    return Text("" if left is None else f"about {duration(left)} left", style="dim")
 
 
 def _scores(view: RunView) -> Text:
@@ -254,7 +254,7 @@ def _scores(view: RunView) -> Text:
         return Text("no evaluation yet", style="dim")
     curve = view.curve(name)
     first, last = curve[0][1], curve[-1][1]
-    line = Text.assemble(f"{score_name(name)} ", (score(last.value), "bold"))
+    line = Text.assemble(f"{plain(score_name(name))} ", (score(last.value), "bold"))
     line.append(f" ({score(last.low)} to {score(last.high)})", style="dim")
     return line.append(f" from {score(first.value)}", style="dim") if len(curve) > 1 else line
 
@@ -287,7 +287,7 @@ def _previews(view: RunView) -> Text:
     if not view.explorations:
         return Text("none yet", style="dim")
     newest = view.explorations[max(view.explorations)]
-    line = Text(f"{done_of(newest):,} of {newest.planned:,}")
+    line = Text(f"{newest.done:,} of {newest.planned:,}")
     line.append(f" at {newest.steps} steps for iteration {newest.iteration + 1}", style="dim")
     measured = [one for _, one in sorted(view.explorations.items()) if "captured_variance" in one.figures]
     if measured:

@@ -1,4 +1,4 @@
-"""The view of a run: one fold over its records that feeds panel, report and `status`.
+"""The view of a run: one fold over its records that feeds panel, report, page and `status`.
 
 The view makes no decisions. It can be folded again from the journal, or stored as a snapshot (`to_bytes`).
 Invariant: folding in two parts through a snapshot equals folding at once, and every rollout ever issued is in exactly
@@ -39,6 +39,8 @@ from spotlight.core.events import (
 from spotlight.core.types import PromptId
 from spotlight.core.work import SlotClass, Work
 from spotlight.surface.crew_rows import CrewView
+from spotlight.surface.feed_lines import FeedLine, feed_line
+from spotlight.surface.reward_rows import RewardView
 from spotlight.surface.sample_counts import SampleCounts, work_of
 from spotlight.surface.stale_rows import StaleView
 from spotlight.surface.timeline import Timeline
@@ -46,9 +48,10 @@ from spotlight.surface.training_figures import TrainingView
 
 HEADLINES = ("exact", "geneval", "reward")
 """Held-out scores, the easiest to understand first; the first that a run has is its headline."""
-PICTURE_SUFFIX = ".png"
-"""An accepted evaluation with this payload suffix is a picture of the gallery."""
+MEDIA = (".png", ".mp4", ".webm")
+"""An accepted evaluation with such a payload is a picture or a video of the gallery."""
 PROBLEMS_KEPT = 20
+FEED_KEPT = 200
 PROGRESS = (Accepted, StepCommitted, Published, Checkpointed, Evaluated, Selected, IterationDone)
 """Events that count as progress."""
 
@@ -121,9 +124,14 @@ class ExplorationView(msgspec.Struct, kw_only=True):
     reason: str = ""
     figures: dict[str, float] = {}
 
+    @property
+    def done(self) -> int:
+        """Number of finished previews; of an open exploration, those recorded so far."""
+        return max(self.finished, self.previewed)
+
 
 class HeldOutPicture(msgspec.Struct, kw_only=True):
-    """A picture of a held-out prompt, by one policy."""
+    """A picture or a video of a held-out prompt, by one policy."""
 
     iteration: int
     group: int
@@ -155,6 +163,7 @@ class RunView(msgspec.Struct, kw_only=True):
     samples: SampleCounts = msgspec.field(default_factory=SampleCounts)
     stale: StaleView = msgspec.field(default_factory=StaleView)
     training: TrainingView = msgspec.field(default_factory=TrainingView)
+    rewards: RewardView = msgspec.field(default_factory=RewardView)
     prompts: dict[str, PromptId] = {}
     """Prompts of issued evaluations without a picture yet, by request."""
     gallery: list[HeldOutPicture] = []
@@ -162,6 +171,8 @@ class RunView(msgspec.Struct, kw_only=True):
     gaps: Gaps = msgspec.field(default_factory=Gaps)
     problems: list[ProblemView] = []
     """The newest problems."""
+    feed: list[FeedLine] = []
+    """The newest lines of what happened."""
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Self:
@@ -191,6 +202,8 @@ class RunView(msgspec.Struct, kw_only=True):
         if isinstance(record.event, PROGRESS):
             self.facts.progress_at = record.at
         self.training.apply(record.event)
+        self.rewards.apply(record.event)
+        self._apply_line(record)
         self._apply_run(record)
         self._apply_exploration(record.event)
 
@@ -262,6 +275,12 @@ class RunView(msgspec.Struct, kw_only=True):
             case _:
                 pass
 
+    def _apply_line(self, record: Record) -> None:
+        line = feed_line(record)
+        if line is not None:
+            self.feed.append(line)
+            del self.feed[:-FEED_KEPT]
+
     def _undo_from(self, iteration: int) -> None:
         """Drop iterations that are repeated after a restore: the later record counts."""
         self.iterations = [old for old in self.iterations if old.iteration < iteration]
@@ -290,7 +309,7 @@ class RunView(msgspec.Struct, kw_only=True):
 
     def _picture(self, accepted: Accepted) -> None:
         prompt = self.prompts.pop(accepted.request, PromptId(""))
-        if accepted.payload is None or not accepted.payload.endswith(PICTURE_SUFFIX):
+        if accepted.payload is None or not accepted.payload.endswith(MEDIA):
             return
         _, iteration, group, seed = accepted.request.split("/")
         self.gallery.append(

@@ -21,6 +21,8 @@ from spotlight.core.events import (
 )
 from spotlight.core.work import RequestId, Work
 
+_WORKS = {work.value: work for work in Work}
+"""By value: quicker than a call of the class."""
 REMEMBERED_STEPS = 64
 """Number of optimizer steps whose sample ids are kept, in case they are undone."""
 
@@ -131,4 +133,4 @@ class SampleCounts(msgspec.Struct, kw_only=True):
 
 def work_of(request: RequestId) -> Work:
     """The kind of work, which is the first part of a request's id."""
-    return Work(request.partition("/")[0])
+    return _WORKS[request.partition("/")[0]]

@@ -1,6 +1,6 @@
 """Common parts of `sim`, `plan` and `compare`: recipe, profile, trace and numerics of a simulation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,10 +11,11 @@ from spotlight.compute.rewards.config import weights_of
 from spotlight.config import RunConfig, load_config
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Profile
-from spotlight.core.errors import InputError
+from spotlight.core.errors import InputError, suggestion
+from spotlight.folder import RunFolder
 from spotlight.sim.learning import LearningModel, ModelNumerics
 from spotlight.sim.numerics import Numerics
-from spotlight.sim.simulate import check, simulated
+from spotlight.sim.simulate import Simulation, SimulationEnd, check, simulate, simulated
 
 if TYPE_CHECKING:
     from spotlight.sim.memory import Memory
@@ -27,6 +28,12 @@ class NumericsKind(StrEnum):
     """Rewards are drawn from a statistical model that was fitted to a real run."""
     REAL = "real"
     """The recipe's own tiny model draws, is judged and trains, in this process."""
+
+    @classmethod
+    def named(cls, name: str) -> "NumericsKind":
+        if name not in list(cls):
+            raise InputError(f"there are no numerics '{name}': {suggestion(name, list(cls))}")
+        return cls(name)
 
     @property
     def label(self) -> str:
@@ -60,6 +67,34 @@ def model_numerics(config: RunConfig, learning: str | None) -> ModelNumerics:
     """Numerics by the name of a fit; default the recipe's own."""
     model = LearningModel.load(learning or own_fit(config))
     return ModelNumerics(model, config.seed, config.rollout.steps, tuple(weights_of(config.reward.rewards(""))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationOrder:
+    """A recipe to simulate."""
+
+    recipe: str
+    overrides: Sequence[str]
+    assumed: Assumed
+    kind: NumericsKind
+    learning: str | None = None
+    remember: Path | None = None
+
+
+def simulate_recipe(order: SimulationOrder, progress: Callable[[str, int, int], None]) -> SimulationEnd:
+    """Simulate a recipe in a new run folder; refuses it before the folder is made."""
+    config = simulated_config(order.recipe, order.overrides, order.assumed)
+    with numerics_for(order.kind, config, order.learning, order.remember) as numbers:
+        folder = RunFolder.create(config.output, f"sim-{order.recipe.replace('/', '-')}")
+        simulation = Simulation(
+            config=config,
+            recipe=order.recipe,
+            profile=order.assumed.profile,
+            numerics=numbers,
+            prices=order.assumed.prices,
+            progress=lambda done: progress("iterations", done, config.iterations),
+        )
+        return simulate(simulation, folder)
 
 
 @contextmanager

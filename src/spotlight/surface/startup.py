@@ -22,8 +22,9 @@ class Stage(IntEnum):
 class Startup:
     """The stage of a run, and a line about it."""
 
-    def __init__(self) -> None:
-        self.stage = Stage.IMPORTS
+    def __init__(self, is_over: bool = False) -> None:
+        """`is_over` for a run that is past its start when it is first seen."""
+        self.stage = Stage.OVER if is_over else Stage.IMPORTS
         self._slots = 0
         """Number of slots of the nodes that have joined."""
         self._workers: set[WorkerId] = set()

@@ -20,6 +20,7 @@ from spotlight.core.events import (
     NoticeWithdrawn,
     Planned,
     Published,
+    Reconnected,
     Record,
     RunResumed,
     RunStopped,
@@ -98,6 +99,10 @@ class SlotRow(msgspec.Struct, kw_only=True):
 
     name: str
     slot_class: SlotClass
+    zone: str = ""
+    """Zone of its newest machine."""
+    seconds: dict[Activity, float] = {}
+    """Sums of its spans."""
     lives: list[WorkerStay] = []
     spans: list[TimelineSpan] = []
     notices: list[NoticeSpan] = []
@@ -111,6 +116,20 @@ class SlotRow(msgspec.Struct, kw_only=True):
     @property
     def live(self) -> WorkerStay | None:
         return self.lives[-1] if self.lives and self.lives[-1].end is None else None
+
+    def held_until(self, at: float) -> float:
+        """Seconds with a machine so far."""
+        return sum((at if life.end is None else life.end) - life.start for life in self.lives)
+
+    def activity_shares(self, at: float) -> dict[Activity, float]:
+        """Share of each activity in the time with a machine."""
+        held = self.held_until(at)
+        return {one: min(1.0, seconds / held) for one, seconds in self.seconds.items()} if held > 0 else {}
+
+    def crew_share(self, at: float) -> float:
+        """Share of crew membership in the time with a machine."""
+        held = self.held_until(at)
+        return min(1.0, self.crewed_until(at) / held) if held > 0 else 0.0
 
     def end_notice(self, at: float, withdrawn: bool = False) -> None:
         """End the slot's last notice, if it has one."""
@@ -145,13 +164,15 @@ class Timeline(msgspec.Struct, kw_only=True):
     crews: dict[str, tuple[tuple[WorkerId, ...], ...]] = {}
     """Present crews by node."""
     crews_formed: int = 0
+    reconnects: list[tuple[float, str]] = []
+    """Times at which a node's broken connection was resumed, and the node."""
 
     def apply(self, record: Record) -> None:
         at = record.at
         match record.event:
             case NodeJoined() as joined:
                 for number in range(joined.slots):
-                    self._row(f"{joined.node}/{number}", joined.slot_class)
+                    self._row(f"{joined.node}/{number}", joined.slot_class).zone = joined.zone
             case WorkerJoined(worker=worker, slot_class=slot_class):
                 row = self._row(worker, slot_class)
                 self._end_life(row, at)
@@ -169,6 +190,8 @@ class Timeline(msgspec.Struct, kw_only=True):
                 for row in self._rows_of(node):
                     if row.live is not None:
                         self._lose(row.live.worker, at, _warned(row, at), cause)
+            case Reconnected(node=node):
+                self.reconnects.append((at, node))
             case Crewing() as crewing:
                 self._regroup(crewing, at)
             case Worked() as worked:
@@ -234,7 +257,11 @@ class Timeline(msgspec.Struct, kw_only=True):
         start = max(worked.start, last.end) if last else worked.start
         if worked.end <= start:
             return
+        seconds = row.seconds
+        seconds[worked.activity] = seconds.get(worked.activity, 0.0) + worked.end - start
         if last and last.activity is worked.activity and start - last.end <= JOIN_S:
+            # The gap belongs to the merged span.
+            seconds[worked.activity] += start - last.end
             last.end = worked.end
         else:
             row.spans.append(TimelineSpan(worked.activity, start, worked.end))

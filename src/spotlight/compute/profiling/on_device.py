@@ -31,12 +31,21 @@ def denoise_step(subject: ProfiledModel, watch: Stopwatch) -> Times:
 
 
 def preview_step(subject: ProfiledModel, watch: Stopwatch) -> Times:
-    if not subject.resident.rounds:
+    if not subject.resident.rounds or subject.fast is not None:
         raise InputError("previews compute as rollouts do, so a preview step takes as long as any other step")
+    how = f"As denoise_step{adapters_of(subject)}, which are rounded to the type of the base weights."
+    return _of_previews(subject, watch, how)
+
+
+def fp8_preview_step(subject: ProfiledModel, watch: Stopwatch) -> Times:
+    if subject.fast is None or not subject.fast.has_fp8:
+        raise InputError("the model has no weights in fp8; profile it with --speed fp8")
+    return _of_previews(subject, watch, f"As denoise_step{adapters_of(subject)}, linear layers in fp8.")
+
+
+def _of_previews(subject: ProfiledModel, watch: Stopwatch, how: str) -> Times:
     with subject.rolling_out(is_exact=False):
         points = by_batch(subject, watch, Operation.DENOISE_STEP, partial(_forward, subject))
-    adapters = ", which are rounded to the type of the base weights" if subject.fast is None else ""
-    how = f"As denoise_step{adapters_of(subject)}{adapters}{'' if subject.fast is None else ', linear layers in fp8'}."
     return Times(interpolation=BY_BATCH, series=(measured(how, points), derive.crews(points, subject.tokens)))
 
 

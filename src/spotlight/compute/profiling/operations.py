@@ -22,6 +22,7 @@ from spotlight.compute.profiling.on_device import (
     decode,
     denoise_step,
     denoising,
+    fp8_preview_step,
     optimizer_step,
     preview_step,
     role_switch,
@@ -229,6 +230,7 @@ def regroup(subject: ProfiledModel, watch: Stopwatch) -> Times:
 MEASURES: Mapping[Operation, Measure] = {
     Operation.DENOISE_STEP: denoise_step,
     Operation.PREVIEW_STEP: preview_step,
+    Operation.FP8_PREVIEW_STEP: fp8_preview_step,
     Operation.TRAIN_TIMESTEP: train_timestep,
     Operation.OPTIMIZER_STEP: optimizer_step,
     Operation.DECODE: decode,

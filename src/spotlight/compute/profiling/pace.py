@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from spotlight.compute.rollout.config import RolloutConfig
 from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig
+from spotlight.control.explore.config import Precision
 from spotlight.control.pipeline.tsp import BatchesOver, run_sizes
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core import messages as m
@@ -26,7 +27,7 @@ NEEDED = (
     *(Operation.PUBLISH, Operation.NODE_FETCH, Operation.WORKER_START, Operation.ROLE_SWITCH, Operation.CHECKPOINT),
 )
 """Operations that every simulated run is charged for."""
-DENOISE_STEP, PREVIEW_STEP, DECODE = Operation.DENOISE_STEP, Operation.PREVIEW_STEP, Operation.DECODE
+DENOISE_STEP, DECODE = Operation.DENOISE_STEP, Operation.DECODE
 """Looked up once for speed, because every step uses them."""
 TOKEN_PIXELS = 64
 """Pixels of a token of `words`, which the constants represent."""
@@ -113,6 +114,13 @@ class Pace:
         return max(0.0, self.save() - self.snapshot())
 
 
+def preview_operation(profile: Profile, precision: Precision) -> Operation:
+    """The forward that previews are charged for: in fp8, with rounded adapters, or that of rollouts."""
+    if precision is Precision.FP8:
+        return Operation.FP8_PREVIEW_STEP
+    return Operation.PREVIEW_STEP if Operation.PREVIEW_STEP in profile.operations else DENOISE_STEP
+
+
 @dataclass(frozen=True)
 class TrainingCost:
     """Training cost per image."""
@@ -143,13 +151,15 @@ class ProfiledPace(Pace):
     """Seconds of one worker's operations, from a profile."""
 
     profile: Profile | None = None
+    previews: Operation = DENOISE_STEP
+    """The forward of previews (`preview_operation`)."""
     cost: TrainingCost = TrainingCost(1, 0)
     train_batch: int = 1
     _is_training: bool = False
 
     def step(self, rows: int, capacity: int, degree: int, is_exact: bool = True) -> float:
         assert self.profile is not None
-        return self.profile.seconds(DENOISE_STEP if is_exact else PREVIEW_STEP, rows, degree) * self.slowness
+        return self.profile.seconds(DENOISE_STEP if is_exact else self.previews, rows, degree) * self.slowness
 
     def part(self, rows: int, degree: int, is_exact: bool = True) -> float:
         return self.step(rows, rows, degree, is_exact)

@@ -41,15 +41,15 @@ class Bubbles(msgspec.Struct, frozen=True, kw_only=True):
         return {tenure: share(seconds, Activity.IDLE) for tenure, seconds in self.seconds.items()}
 
 
-def bubbles_of(meter: CostMeter) -> Bubbles:
-    """Return the slot time of a meter that has read a journal."""
+def bubbles_of(meter: CostMeter, newest: int | None = None) -> Bubbles:
+    """Return the slot time of a meter that has read a journal, and of its `newest` iterations; default all."""
     return Bubbles(
         seconds=_by_tenure(meter.accounts()),
         iterations=tuple(
             IterationBubbles(
                 iteration=period.iteration, start=period.start, end=period.end, seconds=_by_tenure(accounts)
             )
-            for period, accounts in meter.periods()
+            for period, accounts in meter.periods(newest=newest)
         ),
     )
 

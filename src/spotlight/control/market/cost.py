@@ -114,13 +114,19 @@ class CostMeter(msgspec.Struct, kw_only=True):
                 tally.add(activity, seconds)
         return [tallies[line] for line in sorted(tallies)]
 
-    def periods(self, at: float | None = None) -> list[tuple[Period, list[Account]]]:
-        """Accounts by iteration, the current one last; without iterations in which no slot was held."""
-        parted = [{name: account.copy() for name, account in period.accounts.items()} for period in self.passed]
+    def periods(self, at: float | None = None, newest: int | None = None) -> list[tuple[Period, list[Account]]]:
+        """Accounts by iteration, the current one last; without iterations in which no slot was held.
+
+        `newest` is the number of periods that are wanted; default all.
+        """
+        first = 0 if newest is None else max(0, len(self.passed) - newest)
+        wanted = self.passed[first:]
+        parted = [{name: account.copy() for name, account in period.accounts.items()} for period in wanted]
         for slot, activity, start, end in self.slots.unreported(self._until(at)):
             for number, seconds in self._parts(start, end):
-                _account(parted[number], slot.account, slot).add(activity, seconds)
-        pairs = zip(self.passed, parted, strict=True)
+                if number >= first:
+                    _account(parted[number - first], slot.account, slot).add(activity, seconds)
+        pairs = zip(wanted, parted, strict=True)
         return [(period, self._settled(accounts)) for period, accounts in pairs if accounts]
 
     def _until(self, at: float | None) -> float:

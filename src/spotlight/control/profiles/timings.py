@@ -68,8 +68,9 @@ class Operation(StrEnum):
     DENOISE_STEP = "denoise_step"
     """One forward of `batch` rows on a crew of `degree` slots; guidance doubles the rows."""
     PREVIEW_STEP = "preview_step"
-    """One forward of previews, which may round trained weights to the type of the base weights; DENOISE_STEP if
-    absent."""
+    """One forward of previews that round trained weights to the type of the base weights; DENOISE_STEP if absent."""
+    FP8_PREVIEW_STEP = "fp8_preview_step"
+    """One forward of previews with linear layers in fp8 (`explore.precision`)."""
     TRAIN_TIMESTEP = "train_timestep"
     """Forward and backward of `batch` image-timesteps on one rank; forwards of other weights are extra."""
     OPTIMIZER_STEP = "optimizer_step"

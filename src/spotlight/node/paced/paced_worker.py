@@ -17,7 +17,7 @@ from spotlight.compute.memory.memory_plan import SETS_HELD
 from spotlight.compute.models.adapter import Adapter
 from spotlight.compute.models.sources import PACED
 from spotlight.compute.parallel.crew_adapter import SharedAdapter
-from spotlight.compute.profiling.pace import ProfiledPace, TrainingCost
+from spotlight.compute.profiling.pace import ProfiledPace, TrainingCost, preview_operation
 from spotlight.compute.rollout.engine import Boundary, Engine
 from spotlight.compute.train import checkpoint
 from spotlight.compute.train.role import TrainingRole, Write
@@ -171,6 +171,7 @@ def equip(launch: WorkerLaunch, settings: WorkerSettings, send: Send) -> Equipme
 
 
 def pace_of(profile: Profile, settings: PaceSettings, launch: WorkerLaunch) -> ProfiledPace:
+    previews = preview_operation(profile, settings.precision)
     return ProfiledPace(
         step_s=profile.seconds(Operation.DENOISE_STEP),
         start_s=profile.seconds(Operation.WORKER_START),
@@ -179,7 +180,8 @@ def pace_of(profile: Profile, settings: PaceSettings, launch: WorkerLaunch) -> P
         train_s=profile.seconds(Operation.TRAIN_TIMESTEP),
         heartbeat_s=launch.heartbeat_s,
         slowness=1 / settings.spot_speed if launch.slot_class is SlotClass.SPOT else 1.0,
-        rounds=Operation.PREVIEW_STEP in profile.operations,
+        rounds=previews is not Operation.DENOISE_STEP,
+        previews=previews,
         profile=profile,
         cost=TrainingCost(settings.timesteps, settings.forwards, settings.passes, settings.over),
         train_batch=efficient_batch(profile, Operation.TRAIN_TIMESTEP),

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotlight.surface.cli import completions
+from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.overrides import Overrides, settings_of
+from spotlight.surface.json_output import print_json
+from spotlight.surface.plain_text import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,7 +22,9 @@ SETUPS = "reserved-only,spot-no-explore,on-demand,on-demand-all,explore-inline,s
 
 def compare(
     context: typer.Context,
-    task: Annotated[str, typer.Argument(help="The recipe that is run in every setup.")] = "words-large-nft",
+    task: Annotated[
+        str, typer.Argument(help="The recipe that is run in every setup.", autocompletion=completions.recipes)
+    ] = "words-large-nft",
     recipes: Annotated[str, typer.Option(help="Setups, between commas; the first is the baseline.")] = SETUPS,
     profile: Annotated[str, typer.Option(help="Durations: a shipped profile or a JSON file.")] = "h200-qwen-image-512",
     trace: Annotated[str | None, typer.Option(help="How spot machines come and go.")] = "calm",
@@ -32,19 +38,17 @@ def compare(
     out: Annotated[Path, typer.Option(help="Folder of the runs and the picture.")] = Path("runs/compare"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Compare setups in virtual time: iterations, hours and dollars to the same score. Settings as with train."""
-    from rich.console import Console
-
+    """Compare setups in virtual time. Iterations, hours and dollars to the same score; settings as with train."""
     from spotlight.control.market.prices import PriceTable
     from spotlight.control.profiles import Profile
     from spotlight.core.errors import InputError
     from spotlight.surface.cli.progress import PatientProgress
-    from spotlight.surface.cli.sim import numerics_kind
     from spotlight.surface.compare import compare as compared
     from spotlight.surface.compare.plot import draw
     from spotlight.surface.compare.simulated import Contest, named, run_all
     from spotlight.surface.compare.table import show
-    from spotlight.surface.simulating import Assumed
+    from spotlight.surface.simulating import Assumed, NumericsKind
+    from spotlight.surface.terminal import terminal
 
     if target is not None and not math.isfinite(target):
         raise InputError(f"--target is {target}, which is not a finite number; give a score.")
@@ -54,7 +58,7 @@ def compare(
         seeds=tuple(range(seeds)),
         overrides=tuple(settings_of(overrides, context)),
         assumed=Assumed(profile=Profile.load(profile), prices=PriceTable.load(prices), trace=trace),
-        kind=numerics_kind(numerics),
+        kind=NumericsKind.named(numerics),
         learning=learning,
         folder=out,
     )
@@ -67,12 +71,13 @@ def compare(
     if as_json:
         _print_json(comparison, curves, target, picture)
         return
-    console = Console()
+    console = terminal()
     console.print(title, highlight=False)
     show(comparison, console, contest.assumed.prices.name)
     if target is not None:
         _show_target(curves, target, console)
-    typer.echo(f"picture: {picture}")
+    typer.echo(f"picture: {plain(picture)}")
+    hint("list", out, why="the runs behind it")
 
 
 def _show_target(curves: "list[Curve]", target: float, console: "Console") -> None:
@@ -87,10 +92,9 @@ def _show_target(curves: "list[Curve]", target: float, console: "Console") -> No
 
 
 def _print_json(comparison: "Comparison", curves: "list[Curve]", target: float | None, picture: Path) -> None:
-    import msgspec
 
     from spotlight.surface.compare import to_target
 
     reached = {} if target is None else {f"{c.setup} {c.seed}": to_target(c, target) for c in curves}
     found = {"comparison": comparison, "curves": curves, "target": target, "reached": reached, "picture": str(picture)}
-    print(msgspec.json.encode(found).decode())
+    print_json(found)

@@ -1,6 +1,5 @@
 """`spotlight evaluate`: the held-out score of a checkpoint, with its interval and a picture grid."""
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotlight.core.errors import InputError
+from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.progress import PatientProgress
+from spotlight.surface.json_output import print_json
 
 if TYPE_CHECKING:
     from spotlight.compute.data.worlds import World
@@ -47,7 +48,7 @@ def evaluate(
     grid: Annotated[Path | None, typer.Option(help="Write the first pictures to this PNG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Score a checkpoint on fixed prompts and seeds: equal checkpoints give equal figures."""
+    """Score a checkpoint on fixed prompts and seeds. Equal checkpoints give equal figures."""
     _check_grid(grid)
     _check_reward(reward)
     with PatientProgress() as progress, _safe_path():
@@ -143,12 +144,13 @@ def _write_grid(scored: "Evaluation", path: Path) -> None:
 def _show(about: Mapping[str, object], figures: "Mapping[str, Estimate]", rewards: list[str], as_json: bool) -> None:
     """Print one JSON line or a table."""
     if as_json:
-        print(json.dumps({**about, "figures": {name: vars(figure) for name, figure in figures.items()}}))
+        print_json({**about, "figures": {name: vars(figure) for name, figure in figures.items()}})
         return
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from spotlight.surface.terminal import terminal
+
+    console = terminal()
     asked, found = Path(str(about["checkpoint"])), Path(str(about["weights"]))
     chosen = "" if asked.stem == found.stem else f" ({found.name})"
     settings = "{count} pictures of {prompts}, {steps} steps, guidance {guidance}".format(**about)
@@ -161,3 +163,4 @@ def _show(about: Mapping[str, object], figures: "Mapping[str, Estimate]", reward
     for name, figure in figures.items():
         table.add_row(named.get(name, name), f"{figure.value:.3f}", f"{figure.low:.3f} .. {figure.high:.3f}")
     console.print(table)
+    hint("sample", asked, "--prompt", '"..."', why="pictures of it")

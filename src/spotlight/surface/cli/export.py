@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spotlight.core.errors import EnvironmentProblem, InputError
-from spotlight.core.work import Policy
+from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.progress import PatientProgress
+from spotlight.surface.cli.report import AsJson, RunName
+from spotlight.surface.json_output import print_json
+from spotlight.surface.plain_text import plain
 
 if TYPE_CHECKING:
     from spotlight.compute.export.trained import TrainedSet
+    from spotlight.core.work import Policy
     from spotlight.folder import RunFolder
     from spotlight.surface.model_card import CardFacts
 
@@ -30,12 +34,14 @@ class Exported(StrEnum):
     LAST = "last"
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> "Policy":
+        from spotlight.core.work import Policy
+
         return {Exported.EMA: Policy.AVERAGE, Exported.LAST: Policy.BEHAVIOUR}[self]
 
 
 def export(
-    run: Annotated[str, typer.Argument(help="Name or folder of a run.")],
+    run: RunName,
     to: Annotated[Path | None, typer.Option(help="New folder; default RUN/export.")] = None,
     weights: Annotated[
         Exported,
@@ -46,8 +52,9 @@ def export(
         bool, typer.Option("--complete", help="With a whole transformer: copy the base's other components too.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier export in that folder.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Write a run's trained weights for diffusers and ComfyUI, with a model card."""
+    """Write the weights for diffusers and ComfyUI. With a model card."""
     from spotlight.folder import RunFolder
 
     folder = RunFolder.find(run)
@@ -70,7 +77,11 @@ def export(
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         progress.report("exporting", 1, 1)
-    typer.echo(f"{target}: {', '.join(sorted(path.name for path in target.iterdir()))}")
+    if as_json:
+        print_json({"folder": str(target), **json.loads((target / MARK).read_text())})
+        return
+    typer.echo(f"{plain(target)}: {', '.join(sorted(path.name for path in target.iterdir()))}")
+    hint("sample", run, "--prompt", '"..."', "--before-after", why="pictures of base and trained model")
 
 
 def _check_target(target: Path, force: bool) -> None:

@@ -5,28 +5,35 @@ from typing import Annotated
 
 import typer
 
+from spotlight.surface.cli.report import AsJson, RunName
+from spotlight.surface.json_output import print_json
+
 
 def token(
-    run: Annotated[str, typer.Argument(help="Name or folder of a run.")],
+    run: RunName,
     new: Annotated[bool, typer.Option("--new", help="Revoke the token and make a new one; the run must live.")] = False,
     out: Annotated[str | None, typer.Option(help="File to write; default RUN.token.json; - prints it.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Write the file with which another machine can join a run that listens (cluster.listen)."""
+    """Write the file with which a machine can join a run. The run must listen (cluster.listen)."""
     from spotlight.folder import RunFolder
-    from spotlight.orders import RenewToken, give
-    from spotlight.pools.machine import sockets
+    from spotlight.orders import RenewToken
     from spotlight.pools.tokens import token_file_of
+    from spotlight.surface.ordering import order
 
     folder = RunFolder.find(run)
     token_file_of(folder.path)
     if new:
-        typer.echo(give(sockets(folder.path), folder.name, RenewToken()).sentence, err=out == "-")
+        typer.echo(order(folder, RenewToken()).sentence, err=as_json or out == "-")
     found = token_file_of(folder.path)
     if out == "-":
         typer.echo(found.content().decode(), nl=False)
         return
     path = Path(out or f"{folder.name}.token.json")
     found.write(path)
+    if as_json:
+        print_json({"file": str(path.resolve()), "address": found.address, "run": str(folder.path)})
+        return
     typer.echo(
         f"wrote {path}, which only you can read; copy it, with the mode 600, to the other machine and run there:"
     )
@@ -46,7 +53,7 @@ def join(
     name: Annotated[str | None, typer.Option(help="Name of the node; default this machine's.")] = None,
     folder: Annotated[str | None, typer.Option(help="Folder for logs and weights; default joined/RUN-NAME.")] = None,
 ) -> None:
-    """Let this machine work for a run until either ends; Ctrl-C hands its samples back first."""
+    """Let this machine work for a run. Until either ends; Ctrl-C hands its samples back first."""
     import asyncio
 
     import msgspec

@@ -13,12 +13,15 @@ import typer
 from spotlight import __version__
 from spotlight.core.errors import SpotlightError
 from spotlight.surface.cli import (
+    clean,
     compare,
+    dashboard,
     doctor,
     drain,
     evaluate,
     export,
     join,
+    logs,
     plan,
     pretrain,
     profile,
@@ -30,6 +33,7 @@ from spotlight.surface.cli import (
     train,
 )
 from spotlight.surface.cli.overrides import SettingsCommand
+from spotlight.surface.plain_text import plain_lines
 
 ANY_SETTING = {"allow_extra_args": True, "ignore_unknown_options": True}
 """For verbs that take --section.key value."""
@@ -38,7 +42,7 @@ app = typer.Typer(
     name="spotlight",
     help="Reinforcement-learning post-training of Diffusion Transformers on reserved and spot GPUs.",
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 app.command("train", cls=SettingsCommand, context_settings=ANY_SETTING)(train.train)
@@ -47,7 +51,11 @@ app.command("resume", cls=SettingsCommand)(train.resume)
 app.command("list")(runs.list_runs)
 app.command("status")(report.status)
 app.command("report")(report.report)
+app.command("dashboard")(dashboard.dashboard)
 app.command("audit")(report.audit)
+app.command("watch")(logs.watch)
+app.command("logs")(logs.logs)
+app.command("clean")(clean.clean)
 app.command("drain")(drain.drain)
 app.command("drill")(drain.drill)
 app.command("join")(join.join)
@@ -86,7 +94,7 @@ def main() -> None:
     except SpotlightError as error:
         if os.environ.get("SPOTLIGHT_DEBUG"):
             raise
-        print(f"spotlight: {error}", file=sys.stderr)
+        print(f"spotlight: {plain_lines(error)}", file=sys.stderr)
         sys.exit(error.exit_code)
 
 

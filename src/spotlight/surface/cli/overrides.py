@@ -7,12 +7,16 @@ import typer
 from typer.core import TyperCommand
 
 from spotlight.core.errors import ConfigError, InputError
+from spotlight.surface.cli import completions
 
 FLAG = "--set"
 SETTING = re.compile(r"[\w.]+=")
 PLAIN_KEYS = ("seed", "iterations", "deterministic")
 """Settings outside of any section."""
 
+RecipeName = Annotated[
+    str, typer.Argument(help="Shipped recipes or YAML files, joined by +.", autocompletion=completions.recipes)
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(FLAG, metavar="SECTION.KEY=VALUE...", help="Change settings; takes several, and may be repeated."),

@@ -1,33 +1,23 @@
 """`spotlight plan`: time and cost of a run by spot capacity, simulated with a profile."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotlight.core.errors import ConfigError, InputError
-from spotlight.surface.cli.overrides import Overrides
+from spotlight.core.errors import InputError
+from spotlight.surface.cli.hints import hint
+from spotlight.surface.cli.overrides import Overrides, RecipeName
+from spotlight.surface.json_output import print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from spotlight.config import RunConfig
     from spotlight.control.market.prices import PriceTable
-    from spotlight.control.profiles import Profile
     from spotlight.surface.planning import Forecast
     from spotlight.surface.simulating import Assumed
-
-SPOT_COUNTS = (0, 4, 8)
-"""Numbers of spot nodes to compare if none are named and the recipe has none."""
-OWN_PROFILES = {"words": "cpu-words"}
-"""Profiles of models by name."""
-GPU_PROFILES = {"qwen-image": ("h200-qwen-image-512", "h200-qwen-image-1280")}
-"""Profiles of real families on a GPU; that of the nearest size is taken."""
-"""The shipped profile of a model; any other model needs --profile."""
-
 
 LINES: "Mapping[str, Callable[[Forecast], str]]" = {
     "roll out, s": lambda one: f"{one.phases.rollout:.1f}",
@@ -56,7 +46,7 @@ NOTES = (
 
 
 def plan(
-    recipe: Annotated[str, typer.Argument(help="Shipped recipes or YAML files, joined by +.")],
+    recipe: RecipeName,
     more_spot: Annotated[list[int] | None, typer.Argument(hidden=True)] = None,
     profile: Annotated[
         str | None, typer.Option(help="A shipped profile or a JSON file; default the model's own.")
@@ -68,30 +58,32 @@ def plan(
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Simulate a few iterations at steady capacity for several numbers of spot nodes: seconds, previews, dollars."""
+    """Forecast time and cost by numbers of spot nodes. Simulates a few iterations at steady capacity for each."""
     from spotlight.config import load_config
     from spotlight.control.market.prices import PriceTable
+    from spotlight.surface.fleets import profile_of
     from spotlight.surface.simulating import Assumed
 
     config = load_config(recipe, overrides or ())
     counts = spot_counts(config, spot or [], more_spot or [])
     assumed = Assumed(profile=profile_of(config, profile), prices=PriceTable.load(prices))
-    forecasts = forecasts_of(config, recipe, assumed, counts)
+    forecasts = _forecasts(config, recipe, assumed, counts)
     about = _about(config, recipe, assumed)
     if as_json:
-        import msgspec
-
-        print(msgspec.json.encode({**about, "forecasts": forecasts}).decode())
+        print_json({**about, "forecasts": forecasts})
         return
-    from rich.console import Console
+    from spotlight.surface.terminal import terminal
 
-    show(forecasts, about, Console())
+    show(forecasts, about, terminal())
+    hint("train", recipe, "--dry-run", why="settings, memory and checks of the run")
 
 
 def dry_run_lines(
     config: "RunConfig", recipe: str, profile: str | None, table: "PriceTable", console: "Console"
 ) -> None:
     """Print the forecast of this run, if a profile is named or the model has one."""
+    from spotlight.surface.fleets import own_profile
+
     if profile is not None:
         _forecast_lines(config, recipe, profile, table, console)
     elif own_profile(config) is not None:
@@ -105,79 +97,34 @@ def dry_run_lines(
 def _forecast_lines(
     config: "RunConfig", recipe: str, profile: str | None, table: "PriceTable", console: "Console"
 ) -> None:
+    from spotlight.surface.fleets import profile_of
     from spotlight.surface.simulating import Assumed
 
     assumed = Assumed(profile=profile_of(config, profile), prices=table)
-    forecasts = forecasts_of(config, recipe, assumed, [config.cluster.spot])
+    forecasts = _forecasts(config, recipe, assumed, [config.cluster.spot])
     show(forecasts, _about(config, recipe, assumed), console)
 
 
 def spot_counts(config: "RunConfig", first: Sequence[int], more: Sequence[int]) -> list[int]:
     """`--spot 0 4 8 16`: an option takes one value, so the others arrive as arguments after it."""
+    from spotlight.surface.fleets import usual_counts
+
     if more and not first:
         raise InputError(f"'{more[0]}' is not an option of plan; numbers of spot nodes follow --spot.")
     if not first:
-        return _usual_counts(config)
+        return usual_counts(config)
     counts = {*first, *more}
     if min(counts) < 0:
         raise InputError(f"--spot {min(counts)} is below 0, and nodes are counted from there; name 0 or more.")
     return sorted(counts)
 
 
-def _usual_counts(config: "RunConfig") -> list[int]:
-    """0, the recipe's own number and twice that, as far as the recipe can run with them."""
-    from spotlight.surface.planning import short_run
-
-    own, possible = config.cluster.spot, []
-    for count in (0, own, 2 * own) if own else SPOT_COUNTS:
-        with suppress(ConfigError):
-            short_run(config, count)
-            possible.append(count)
-    return possible
-
-
-def own_profile(config: "RunConfig") -> str | None:
-    """Name of the shipped profile of this model on this device."""
-    from spotlight.compute.models.catalogue import facts_of
-    from spotlight.control.profiles import Profile
-
-    if config.model.name in OWN_PROFILES or not config.model.is_on_gpu:
-        return OWN_PROFILES.get(config.model.name)
-    facts = facts_of(config.model.name)
-    size = facts.size(config.data.size)
-    fitting = {name: Profile.load(name) for name in GPU_PROFILES.get(facts.family, ())}
-    pixels = size.height * size.width
-    nearest = sorted(fitting, key=lambda name: abs(fitting[name].width * fitting[name].height - pixels))
-    return nearest[0] if nearest else None
-
-
-def profile_of(config: "RunConfig", name: str | None) -> "Profile":
-    from spotlight.control.profiles import Profile, profile_names
-
-    model = config.model.name
-    chosen = name or own_profile(config)
-    if chosen is None:
-        raise ConfigError(
-            f"no profile of the model '{model}' ships, so the seconds of its steps are not known; name the hardware to "
-            f"pretend with --profile ({', '.join(profile_names())}), or measure it with `spotlight profile`."
-        )
-    return Profile.load(chosen)
-
-
-def forecasts_of(config: "RunConfig", recipe: str, assumed: "Assumed", counts: Sequence[int]) -> "list[Forecast]":
-    """One forecast per number of spot nodes; missing durations and prices are refused before any simulation."""
-    from spotlight.sim.simulate import check
+def _forecasts(config: "RunConfig", recipe: str, assumed: "Assumed", counts: Sequence[int]) -> "list[Forecast]":
     from spotlight.surface.cli.progress import PatientProgress
-    from spotlight.surface.planning import forecast, simulated_iterations
+    from spotlight.surface.fleets import forecasts_of
 
-    check(config, assumed.profile, recipe)
-    assumed.prices.require(config.market.billed_by(max(counts)))
-    total = simulated_iterations(config)
     with PatientProgress() as progress:
-        return [
-            forecast(config, recipe, count, assumed, partial(progress.report, f"spot nodes: {count}", total=total))
-            for count in counts
-        ]
+        return forecasts_of(config, recipe, assumed, counts, progress.report)
 
 
 def show(forecasts: "Sequence[Forecast]", about: dict[str, object], console: "Console") -> None:

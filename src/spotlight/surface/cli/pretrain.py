@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotlight.surface.json_output import print_json
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -26,9 +28,7 @@ def pretrain(
     processes: Annotated[int, typer.Option(min=1, help="Processes that render and score.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
-    """Pretrain a tiny family on rendered pictures; run it again to resume."""
-    import msgspec
-    from rich.console import Console
+    """Pretrain a tiny family on rendered pictures. Run it again to resume."""
 
     from spotlight.compute.data.worlds import world
     from spotlight.compute.models.families import usable_device
@@ -36,6 +36,7 @@ def pretrain(
     from spotlight.compute.pretrain.config import PretrainConfig
     from spotlight.compute.pretrain.pretrainer import Pretrainer, check_resumable
     from spotlight.compute.rewards.reward_pool import RewardPool
+    from spotlight.surface.terminal import terminal
 
     world(family)
     usable_device(device)
@@ -44,7 +45,7 @@ def pretrain(
         steps=steps, batch=batch, bank=bank, lr=lr, seed=seed, evaluate_every=evaluate_every, until=until
     )
     check_resumable(folder, family, config)
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     with console.status(f"rendering {bank} pictures") as status, RewardPool(processes) as pool:
         pictures = render_bank(
             family, seed, bank, processes, lambda done: status.update(f"rendered {done} of {bank} pictures")
@@ -55,7 +56,7 @@ def pretrain(
             console.print(f"resumed {folder} at step {trainer.step}")
         last = train(trainer, folder, pool, console)
     if as_json and last is not None:
-        print(msgspec.json.encode(last).decode())
+        print_json(last)
 
 
 def train(trainer: "Pretrainer", folder: Path, pool: "RewardPool", console: "Console") -> "PretrainCheckpoint | None":

@@ -1,5 +1,6 @@
 """`spotlight profile`: measure every operation of a run on this machine, for `sim` and `plan`."""
 
+import shlex
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +12,9 @@ import typer
 
 from spotlight.compute.profiling.speed import Speed
 from spotlight.core.errors import ConfigError, InputError, suggestion
+from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.progress import PatientProgress
+from spotlight.surface.json_output import print_json
 
 if TYPE_CHECKING:
     from spotlight.compute.profiling.company import Company
@@ -207,7 +210,8 @@ def _lent(base: "Profile", subject: "ProfiledModel", here: str) -> "dict[Operati
             f"on {here}, so its figures would be another model's or machine's; choose one of the same."
         )
     by_size = {
-        Operation.DENOISE_STEP, Operation.PREVIEW_STEP, Operation.TRAIN_TIMESTEP, Operation.DECODE, Operation.REWARD,
+        Operation.DENOISE_STEP, Operation.PREVIEW_STEP, Operation.FP8_PREVIEW_STEP, Operation.TRAIN_TIMESTEP,
+        Operation.DECODE, Operation.REWARD,
     }  # fmt: skip
     same_size = (base.width, base.height) == (subject.size.width, subject.size.height)
     return {operation: times for operation, times in base.operations.items() if same_size or operation not in by_size}
@@ -215,14 +219,13 @@ def _lent(base: "Profile", subject: "ProfiledModel", here: str) -> "dict[Operati
 
 def _show(found: "Profile", path: Path, as_json: bool) -> None:
     if as_json:
-        import msgspec
-
-        print(msgspec.json.encode(found).decode())
+        print_json(found)
         return
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from spotlight.surface.terminal import terminal
+
+    console = terminal()
     title = f"{found.name}: {found.model} at {found.width}x{found.height} on {found.hardware}"
     console.print(title, soft_wrap=True, highlight=False)
     table = Table()
@@ -235,3 +238,4 @@ def _show(found: "Profile", path: Path, as_json: bool) -> None:
                 table.add_row(operation.value, *figures, series.provenance.value)
     console.print(table)
     console.print(f"written to {path}, digest {found.digest}", soft_wrap=True, highlight=False)
+    hint("plan", "words-nft", "--profile", shlex.quote(str(path)), why="time and cost of a run on this machine")

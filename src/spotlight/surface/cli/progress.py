@@ -2,9 +2,10 @@
 
 import threading
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 PATIENCE_S = 2.0
 
@@ -13,7 +14,11 @@ class PatientProgress:
     """A bar per stage, shown after `PATIENCE_S`; never on a standard error that is not a terminal."""
 
     def __init__(self) -> None:
-        console = Console(stderr=True)
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        from spotlight.surface.terminal import terminal
+
+        console = terminal(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._tasks: dict[str, TaskID] = {}

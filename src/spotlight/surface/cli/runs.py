@@ -1,12 +1,13 @@
 """`spotlight list`: all runs of a folder, with their states."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.report import AsJson
+from spotlight.surface.json_output import print_json
 
 if TYPE_CHECKING:
     from spotlight.folder import RunFolder
@@ -17,9 +18,10 @@ Folder = Annotated[str, typer.Argument(help="Folder of all runs.")]
 
 
 def list_runs(folder: Folder = "runs", as_json: AsJson = False) -> None:
-    """List the runs of a folder: state, iterations, score, and why each stopped."""
+    """List the runs of a folder. State, iterations, score, and why each stopped."""
     from spotlight.core.errors import InputError
     from spotlight.folder import RunFolder
+    from spotlight.surface.cli.progress import PatientProgress
     from spotlight.surface.kept_view import latest
     from spotlight.surface.liveness import standing_of
 
@@ -27,17 +29,19 @@ def list_runs(folder: Folder = "runs", as_json: AsJson = False) -> None:
     if not root.is_dir():
         raise InputError(f"there is no folder {folder}, so there are no runs in it; start one with `spotlight train`.")
     found = []
-    for config in sorted(root.glob("*/config.json")):
-        run = RunFolder(config.parent)
-        try:
-            view = latest(run.journal)
-            found.append(_row(run, view, standing_of(view, run.path)))
-        except InputError as error:
-            found.append(_unreadable(run, str(error)))
+    runs = [RunFolder(config.parent) for config in sorted(root.glob("*/config.json"))]
+    with PatientProgress() as progress:
+        for number, run in enumerate(runs):
+            progress.report("reading runs", number, len(runs))
+            try:
+                view = latest(run.journal)
+                found.append(_row(run, view, standing_of(view, run.path)))
+            except InputError as error:
+                found.append(_unreadable(run, str(error)))
     if as_json:
-        print(json.dumps(found))
+        print_json(found)
         return
-    _print(found)
+    _print(found, folder)
 
 
 def _unreadable(run: "RunFolder", reason: str) -> dict[str, object]:
@@ -67,11 +71,11 @@ def _row(run: "RunFolder", view: "RunView", standing: "RunStanding") -> dict[str
     }
 
 
-def _print(found: list[dict[str, object]]) -> None:
-    from rich.console import Console
+def _print(found: list[dict[str, object]], folder: str) -> None:
     from rich.table import Table
 
-    from spotlight.surface.report.formats import duration, score, score_name
+    from spotlight.surface.formats import duration, score, score_name
+    from spotlight.surface.terminal import terminal
 
     if not found:
         typer.echo("no runs yet; start one with `spotlight train`.")
@@ -89,4 +93,5 @@ def _print(found: list[dict[str, object]]) -> None:
             f"{duration(since)} ago" if isinstance(since, float) else "–",
             str(row["reason"] or row["waiting_for"] or ""),
         )
-    Console().print(table)
+    terminal().print(table)
+    hint("status", found[-1]["run"] if folder == "runs" else f"{folder}/{found[-1]['run']}")

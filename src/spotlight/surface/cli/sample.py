@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotlight.core.errors import InputError
+from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.progress import PatientProgress
+from spotlight.surface.cli.report import AsJson
+from spotlight.surface.json_output import print_json
 
 if TYPE_CHECKING:
     from spotlight.compute.models.loaded import LoadedModel
@@ -33,8 +36,9 @@ def sample(
         Path | None, typer.Option(help="Also write the initial latents, for `latents=` of a diffusers pipeline.")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    as_json: AsJson = False,
 ) -> None:
-    """Draw pictures: the same model, prompt, seed and settings give the same picture."""
+    """Draw pictures of a model or a run. The same prompt, seed and settings give the same picture."""
     _check_files(to, save_latents)
     seeds = seed or [0]
     with PatientProgress() as progress:
@@ -64,8 +68,17 @@ def sample(
             before = _draw(_load_base(run, device), pairs, sampling, progress, "drawing the base")
             pictures = {"base: ": before, "trained: ": pictures[""]}
     _write(to, pictures, pairs, columns=len(seeds) * len(pictures))
+    if as_json:
+        content = {
+            "picture": str(to), "latents": None if save_latents is None else str(save_latents), "model": model,
+            "prompts": prompt, "seeds": seeds, "size": str(sampling.size), "steps": sampling.steps,
+            "guidance": sampling.guidance, "before_after": before_after,
+        }  # fmt: skip
+        print_json(content)
+        return
     made = f"{len(pairs)} pictures" if len(pairs) > 1 else "1 picture"
     typer.echo(f"{to}: {made}, {sampling.size}, {sampling.steps} steps, guidance {sampling.guidance:g}")
+    hint("evaluate", model, why="its held-out score")
 
 
 def _check_files(to: Path, save_latents: Path | None) -> None:

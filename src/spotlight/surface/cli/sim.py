@@ -5,18 +5,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotlight.surface.cli.overrides import Overrides, settings_of
+from spotlight.surface.cli.hints import hint
+from spotlight.surface.cli.overrides import Overrides, RecipeName, settings_of
+from spotlight.surface.json_output import print_json
+from spotlight.surface.plain_text import plain
 
 if TYPE_CHECKING:
     from spotlight.control.market.prices import PriceTable
     from spotlight.folder import RunFolder
     from spotlight.sim.simulate import SimulationEnd
-    from spotlight.surface.simulating import NumericsKind
 
 
 def sim(
     context: typer.Context,
-    recipe: Annotated[str, typer.Argument(help="Shipped recipes or YAML files, joined by +.")],
+    recipe: RecipeName,
     profile: Annotated[str, typer.Option(help="Durations: a shipped profile or a JSON file.")],
     trace: Annotated[str | None, typer.Option(help="How spot machines come and go: a shipped trace or a file.")] = None,
     numerics: Annotated[str, typer.Option(help="model: drawn from a fit; real: a tiny model really trains.")] = "model",
@@ -26,44 +28,27 @@ def sim(
     prices: Annotated[Path | None, typer.Option(help="Price table as CSV; default is the shipped one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Simulate a run: the real control plane, a virtual clock. Settings as with train."""
+    """Simulate a run in virtual time. The real control plane with durations of a profile; settings as with train."""
     from spotlight.control.market.prices import PriceTable
     from spotlight.control.profiles import Profile
     from spotlight.folder import RunFolder
-    from spotlight.sim.simulate import Simulation, simulate
     from spotlight.surface.cli.progress import PatientProgress
-    from spotlight.surface.simulating import Assumed, numerics_for, simulated_config
+    from spotlight.surface.simulating import Assumed, NumericsKind, SimulationOrder, simulate_recipe
 
-    kind = numerics_kind(numerics)
-    assumed = Assumed(profile=Profile.load(profile), prices=PriceTable.load(prices), trace=trace)
-    config = simulated_config(recipe, settings_of(overrides, context), assumed)
-    with numerics_for(kind, config, learning, remember) as numbers, PatientProgress() as progress:
-        folder = RunFolder.create(config.output, f"sim-{recipe.replace('/', '-')}")
-        outcome = simulate(
-            Simulation(
-                config=config,
-                recipe=recipe,
-                profile=assumed.profile,
-                numerics=numbers,
-                prices=assumed.prices,
-                progress=lambda done: progress.report("iterations", done, config.iterations),
-            ),
-            folder,
-        )
-    _show(outcome, folder, assumed.prices, as_json)
-
-
-def numerics_kind(name: str) -> "NumericsKind":
-    from spotlight.core.errors import InputError, suggestion
-    from spotlight.surface.simulating import NumericsKind
-
-    if name not in list(NumericsKind):
-        raise InputError(f"there are no numerics '{name}': {suggestion(name, list(NumericsKind))}")
-    return NumericsKind(name)
+    order = SimulationOrder(
+        recipe=recipe,
+        overrides=settings_of(overrides, context),
+        assumed=Assumed(profile=Profile.load(profile), prices=PriceTable.load(prices), trace=trace),
+        kind=NumericsKind.named(numerics),
+        learning=learning,
+        remember=remember,
+    )
+    with PatientProgress() as progress:
+        outcome = simulate_recipe(order, progress.report)
+    _show(outcome, RunFolder(Path(outcome.folder)), order.assumed.prices, as_json)
 
 
 def _show(outcome: "SimulationEnd", folder: "RunFolder", prices: "PriceTable", as_json: bool) -> None:
-    import msgspec
 
     from spotlight.surface.kept_view import latest
     from spotlight.surface.panel import panel
@@ -72,14 +57,14 @@ def _show(outcome: "SimulationEnd", folder: "RunFolder", prices: "PriceTable", a
     view = latest(folder.journal)
     if as_json:
         found = {"outcome": outcome, "status": status(view, prices)}
-        print(msgspec.json.encode(found).decode())
+        print_json(found)
         return
-    from rich.console import Console
-
     from spotlight.surface.cli.report import verdict, write
+    from spotlight.surface.terminal import terminal
 
     iterations = folder.read_config()["iterations"]
-    Console().print(panel(view, iterations, prices))
+    terminal().print(panel(view, iterations, prices))
     typer.echo(f"{outcome.reason or 'all iterations are done'}: {outcome.seconds / 3600:.2f} simulated hours")
     typer.echo(f"report: {write(folder, prices)}")
-    typer.echo(f"audit: {verdict(folder).sentences()[-1]}")
+    typer.echo(f"audit: {plain(verdict(folder).sentences()[-1])}")
+    hint("status", folder.path)

@@ -1,7 +1,5 @@
 """`spotlight train` and `spotlight resume`: a run on this machine, with a live panel and a report at its end."""
 
-import asyncio
-import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,22 +8,37 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotlight.core.errors import ConfigError
-from spotlight.surface.cli.overrides import Overrides, dotted
+from spotlight.surface.cli.hints import hint
+from spotlight.surface.cli.overrides import Overrides, RecipeName, dotted
 from spotlight.surface.cli.plan import dry_run_lines
-from spotlight.surface.cli.report import Prices
+from spotlight.surface.cli.presenting import presentation, watched
+from spotlight.surface.cli.report import Prices, RunName
+from spotlight.surface.json_output import print_json
+from spotlight.surface.plain_text import plain
 
 if TYPE_CHECKING:
     from spotlight.config import RunConfig
     from spotlight.folder import RunFolder
     from spotlight.preflight import RunMemory
-    from spotlight.run import Run
 
 DEFAULT_RECIPE = "demo"
+Lines = Annotated[
+    bool, typer.Option("--json", help="One JSON object per line: start, iterations, evaluations, problems, end.")
+]
+Background = Annotated[
+    bool, typer.Option("--background", help="Start the run as a process of its own, and return when it has begun.")
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(min=0, max=65535, help="Serve Prometheus metrics at 127.0.0.1 on this port; 0: any free one."),
+]
+Detached = Annotated[int | None, typer.Option("--detached", hidden=True)]
+"""Pipe of the process that has started this one with --background."""
 
 
 def train(
     context: typer.Context,
-    recipe: Annotated[str, typer.Argument(help="Shipped recipes or YAML files, joined by +.")] = DEFAULT_RECIPE,
+    recipe: RecipeName = DEFAULT_RECIPE,
     overrides: Overrides = None,
     pace: Annotated[
         str | None,
@@ -41,6 +54,10 @@ def train(
         str | None, typer.Option(help="With --dry-run: durations to forecast by, a shipped profile or a JSON file.")
     ] = None,
     prices: Prices = None,
+    metrics_port: MetricsPort = None,
+    as_json: Lines = False,
+    background: Background = False,
+    detached: Detached = None,
 ) -> None:
     """Post-train a model. Settings can be changed with --set section.key=value or --section.key value."""
     from spotlight.config import load_config
@@ -51,47 +68,80 @@ def train(
         # A flag in the recipe's place: the recipe was left out.
         arguments, recipe = [recipe, *arguments], DEFAULT_RECIPE
     paced = [] if pace is None else [f"cluster.pace={pace}"]
-    config = with_reward_folder(load_config(recipe, [*(overrides or ()), *dotted(arguments), *paced]))
+    settings = [*(overrides or ()), *dotted(arguments), *paced]
+    config = with_reward_folder(load_config(recipe, settings))
     table = PriceTable.load(prices)
+    if background and not dry_run:
+        _begin(["train", recipe, *_served(metrics_port)], settings, prices, as_json)
+        return
     if dry_run:
-        from rich.console import Console
+        from spotlight.surface.terminal import terminal
 
         print(json.dumps(config.model_dump(mode="json"), indent=2))
         # On standard error, because standard output is one JSON object.
-        dry_run_lines(config, recipe, profile, table, Console(stderr=True))
+        dry_run_lines(config, recipe, profile, table, terminal(stderr=True))
     from spotlight.compute.rewards.registry import importing_from
     from spotlight.preflight import PlannedRun, preflight
     from spotlight.run import Run, check
+    from spotlight.surface.track.tracker_processes import TrackerProcesses
 
     with importing_from(config.reward.folder):
         check(config, table)
         config, devices = preflight(PlannedRun.new(config, recipe), _remark, _table_of(recipe) if dry_run else None)
         if not dry_run:
-            watched(Run.start(config, recipe, table, devices))
+            how = presentation(as_json, detached, prices, metrics_port)
+            with TrackerProcesses(config.output.trackers) as trackers:
+                watched(Run.start(config, recipe, table, devices), how, trackers)
+
+
+def _begin(verb: list[str], settings: list[str], prices: Path | None, as_json: bool) -> None:
+    """Start the run as a process of its own, which makes all checks."""
+
+    from spotlight.surface.background import Detached, start
+
+    given = [argument for setting in settings for argument in ("--set", setting)]
+    priced = [] if prices is None else ["--prices", str(prices)]
+    begun = start([*verb, *given, *priced])
+    if as_json:
+        print_json(Detached(str(begun.folder.path), begun.process.pid))
+        return
+    typer.echo(f"run folder: {plain(begun.folder.path)}; its process is {begun.process.pid}")
+    hint("watch", begun.folder.path, why="also status, logs, drain")
+
+
+def _served(metrics_port: int | None) -> list[str]:
+    return [] if metrics_port is None else ["--metrics-port", str(metrics_port)]
 
 
 def _table_of(recipe: str) -> "Callable[[RunMemory], None]":
     """Prints a memory plan as a table on standard error."""
-    from rich.console import Console
-
     from spotlight.surface.memory_table import show
+    from spotlight.surface.terminal import terminal
 
-    return lambda memory: show(memory, recipe, Console(stderr=True))
+    return lambda memory: show(memory, recipe, terminal(stderr=True))
 
 
 def resume(
-    run: Annotated[str, typer.Argument(help="Name or folder of a run.")],
+    run: RunName,
     overrides: Overrides = None,
     prices: Prices = None,
+    metrics_port: MetricsPort = None,
+    as_json: Lines = False,
+    background: Background = False,
+    detached: Detached = None,
 ) -> None:
-    """Continue a run that was stopped, killed, or lost its machine."""
+    """Continue a run that was stopped or killed."""
     from spotlight.compute.rewards.registry import importing_from
     from spotlight.control.market.prices import PriceTable
     from spotlight.folder import RunFolder, check_unchanged
     from spotlight.preflight import PlannedRun, preflight
     from spotlight.run import Run, check
     from spotlight.run_log import nothing_left
+    from spotlight.surface.track.tracker_processes import TrackerProcesses
 
+    if background:
+        _begin(["resume", run, *_served(metrics_port)], overrides or [], prices, as_json)
+        return
     folder = RunFolder.find(run)
     folder.check_no_links()
     before = folder.read_config()
@@ -106,7 +156,9 @@ def resume(
             # The run's inputs are not checked, because they may be gone.
             raise nothing_left(folder, config)
         config, devices = preflight(PlannedRun.resumed(config, folder), _remark)
-        watched(Run.resume(folder, config, table, devices))
+        how = presentation(as_json, detached, prices, metrics_port)
+        with TrackerProcesses(config.output.trackers) as trackers:
+            watched(Run.resume(folder, config, table, devices), how, trackers)
 
 
 def _is_done(folder: "RunFolder", config: "RunConfig") -> bool:
@@ -159,36 +211,6 @@ def check_reward_folder(config: "RunConfig", is_named: bool, run: "RunFolder") -
 
 def _remark(line: str) -> None:
     typer.echo(f"preflight: {line}", err=True)
-
-
-def watched(run: "Run") -> None:
-    """Execute the run with a panel, and write a report at any end."""
-    from spotlight.surface.cli.report import verdict, write
-    from spotlight.surface.kept_view import latest, part_name
-    from spotlight.surface.panel import watcher
-
-    view = latest(run.folder.journal)
-    typer.echo(f"run folder: {run.folder.path}")
-    if run.devices.slots:
-        typer.echo(str(run.devices))
-    try:
-        with watcher(run.config.iterations, run.prices, view) as watching:
-            run.run_log.observers.append(watching.apply)
-            run.announce = typer.echo
-            run.run_log.projections[part_name()] = view.to_bytes
-            asyncio.run(run.execute())
-    except BaseException:
-        # The error that stopped the run has priority; a report that cannot be written now can be made later.
-        with contextlib.suppress(Exception):
-            typer.echo(f"report: {write(run.folder, run.prices)}")
-        raise
-    typer.echo(f"report: {write(run.folder, run.prices)}")
-    found = verdict(run.folder)
-    for sentence in found.gaps.sentences():
-        typer.echo(sentence)
-    typer.echo(f"audit: {found.sentences()[-1]}")
-    if not found.whole:
-        raise typer.Exit(1)
 
 
 def resumed_config(before: dict[str, object], overrides: list[str]) -> "RunConfig":

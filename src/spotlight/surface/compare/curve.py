@@ -82,26 +82,42 @@ def to_target(curve: Curve, score: float) -> Reached | None:
     return None
 
 
-def curve_of(records: Iterable[Record], prices: PriceTable, setup: str, score: str | None = None) -> Curve:
-    """The curve of a run's records; default is the headline score."""
-    view = RunView()
-    began: float | None = None
-    made = {0: (0.0, 0.0)}
-    """Hours and dollars by the iterations that the weights contain."""
-    for record in records:
-        view.apply(record)
-        began = record.at if began is None else began
+class CurveFold:
+    """Hours and dollars of every iteration beside the view, record by record."""
+
+    def __init__(self, prices: PriceTable) -> None:
+        self.view = RunView()
+        self._prices = prices
+        self._began: float | None = None
+        self._made = {0: (0.0, 0.0)}
+        """Hours and dollars by the iterations that the weights contain."""
+
+    def apply(self, record: Record) -> None:
+        self.view.apply(record)
+        self._began = record.at if self._began is None else self._began
         if isinstance(record.event, IterationDone):
             # After a restore an iteration is repeated, and later ones do not exist yet.
             done = record.event.iteration
-            made = {count: spent for count, spent in made.items() if count <= done}
-            made[done + 1] = ((record.at - began) / HOUR_S, _dollars(view, prices))
+            self._made = {count: spent for count, spent in self._made.items() if count <= done}
+            self._made[done + 1] = ((record.at - self._began) / HOUR_S, _dollars(self.view, self._prices))
+
+    def points(self, score: str) -> list[CurvePoint]:
+        """One point per evaluation of weights that are still part of the run."""
+        return [
+            CurvePoint(iteration=count, hours=self._made[count][0], dollars=self._made[count][1], score=found.value)
+            for count, found in self.view.curve(score)
+            if count in self._made
+        ]
+
+
+def curve_of(records: Iterable[Record], prices: PriceTable, setup: str, score: str | None = None) -> Curve:
+    """The curve of a run's records; default is the headline score."""
+    fold = CurveFold(prices)
+    for record in records:
+        fold.apply(record)
+    view = fold.view
     name = score or view.headline() or "reward"
-    points = [
-        CurvePoint(iteration=iteration, hours=made[iteration][0], dollars=made[iteration][1], score=value.value)
-        for iteration, value in view.curve(name)
-        if iteration in made
-    ]
+    points = fold.points(name)
     if not points:
         raise InputError(
             f"the run of '{setup}' has no held-out score '{name}', so it has no curve; wait for its first evaluation, "

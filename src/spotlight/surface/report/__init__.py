@@ -1,5 +1,5 @@
 """A run as one self-contained HTML page: no scripts, no requests, readable in light and dark."""
 
-from spotlight.surface.report.page import AuditVerdict, render, write_report
+from spotlight.surface.report.report_page import render_report, write_report
 
-__all__ = ["AuditVerdict", "render", "write_report"]
+__all__ = ["render_report", "write_report"]
