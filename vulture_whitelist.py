@@ -55,6 +55,7 @@ bulk  # the command that writes assets/traces/bulk.csv
 Mobile  # tests name it as a reward
 Failing  # tests name it as a reward
 Endless  # tests name it as a reward
+Unhurried  # tests name it as a reward
 permute_keys  # tests send it to a rank by name
 footprint  # tests send it to a rank by name
 

@@ -35,12 +35,12 @@ class Limited:
         return reply, data
 
 
-async def main(name: str, folder: Path, rate: float) -> None:
+async def main(name: str, folder: Path, rate: float, host: str = "127.0.0.1") -> None:
     shared = SharedFiles()
     files: Serves = HomeFiles(folder / "run") if name == "home" else shared
     identity = Identity.make(folder / f"{name}-tls")
     server = BlobServer(Limited(files, rate * 1e6), knows(TOKEN), identity.server_context())
-    address = f"127.0.0.1:{await server.listen('127.0.0.1')}"
+    address = f"{host}:{await server.listen(host)}"
     print(json.dumps([address, identity.fingerprint]), flush=True)
     line = await asyncio.to_thread(sys.stdin.readline)
     if not line:
@@ -61,4 +61,4 @@ def _digest(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])))
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), *sys.argv[4:]))

@@ -6,13 +6,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
 
 from benchmarks.lib.figures import Figure
+from benchmarks.lib.namespaces import namespaces
 from benchmarks.lib.ray_cluster import LocalRayCluster
 from spotlight.control.ledger.audit import audit
 from spotlight.core.events import Accepted, Dropped, Leased, Record, Released, RunStarted, StepCommitted
@@ -34,10 +35,12 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     rounds: int
     away_s: float
+    network: bool
+    """Whether each node has a network namespace, so that its connections are not told of its end."""
 
     @property
     def names(self) -> list[str]:
-        return [f"node-{number}" for number in range(1, self.nodes + 1)]
+        return [f"node{number}" for number in range(1, self.nodes + 1)]
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +87,7 @@ class Journal:
 
 
 def measure(setup: Setup) -> list[Round]:
-    with TemporaryDirectory(prefix="bulk-loss-") as folder, _cluster() as cluster:
+    with TemporaryDirectory(prefix="bulk-loss-") as folder, _cluster(setup) as cluster:
         for name in setup.names:
             cluster.add(name)
         cluster.settle()
@@ -114,7 +117,7 @@ class _Bench:
         self._until(lambda: holding(self.journal.records()) >= self._machines, "not all nodes hold samples")
         first = time.time()
         for name in self._names:
-            self._cluster.kill(name)
+            self._cluster.vanish(name)
         killed = time.time()
         time.sleep(self._setup.away_s)
         back = time.time()
@@ -147,7 +150,8 @@ def machine(name: str) -> str:
 
 
 def node_of(worker: WorkerId) -> str:
-    return worker.partition("/")[0].rpartition(".")[0]
+    """The name of the worker's node; one that returns before Ray has given its predecessor up has a number too."""
+    return "-".join(worker.partition("/")[0].rpartition(".")[0].split("-")[:2])
 
 
 def holding(records: Sequence[tuple[float, Record]]) -> set[str]:
@@ -206,12 +210,12 @@ def figures_of(rounds: Sequence[Round]) -> dict[str, Figure]:
 
 
 @contextmanager
-def _cluster() -> Iterator[LocalRayCluster]:
-    cluster = LocalRayCluster(is_quick=False)
-    try:
+def _cluster(setup: Setup) -> Iterator[LocalRayCluster]:
+    with ExitStack() as stack:
+        network = stack.enter_context(namespaces()) if setup.network else None
+        cluster = LocalRayCluster(is_quick=False, network=network)
+        stack.callback(cluster.close)
         yield cluster
-    finally:
-        cluster.close()
 
 
 @contextmanager

@@ -15,6 +15,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from benchmarks.lib.namespaces import Namespaces
+
 STORE = 80 << 20
 START_S = 120.0
 LEFT_S = 20.0
@@ -22,17 +24,19 @@ ACTOR = "MachineActor"
 QUICK = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 300,
-    "health_check_timeout_ms": 3000,
-    "health_check_failure_threshold": 3,
+    "health_check_timeout_ms": 10000,
+    "health_check_failure_threshold": 6,
 }
-"""Finds a dead node in 1 s; Ray's own settings take 15 s."""
+"""Finds a dead node in 2 s, where Ray's own settings take 15 s, and one without a network later than the run does."""
+STARTED = "Ray runtime started."
 
 
 class LocalRayCluster:
     """Nodes are processes of `ray start --block`, each with its own group."""
 
-    def __init__(self, has_token: bool = False, is_quick: bool = True) -> None:
-        """`is_quick`: it finds dead nodes sooner than Ray's own settings do."""
+    def __init__(self, has_token: bool = False, is_quick: bool = True, network: Namespaces | None = None) -> None:
+        """`is_quick`: it finds dead nodes sooner than Ray's own settings do. In a `network` each node is a machine of
+        its own, and the head is this one."""
         # Short, because Ray's sockets are below it.
         self.folder = Path(tempfile.mkdtemp(prefix="sr", dir="/tmp"))
         (self.folder / "ray").mkdir()
@@ -54,24 +58,30 @@ class LocalRayCluster:
         self._arguments: dict[str, tuple[str, ...]] = {}
         self._machines: list[tuple[int, str]] = []
         """With the times of their starts: the kernel uses numbers of processes again."""
+        self._network = network
         self.address = ""
         config = [f"--system-config={json.dumps(QUICK)}"] if is_quick else []
         head = ("--head", "--port=0", "--num-cpus=0", "--include-dashboard=false", f"--temp-dir={self.folder}/ray")
-        self._start("head", *head, *config)
+        own = [f"--node-ip-address={network.host}"] if network is not None else []
+        self._start("head", *head, *own, *config)
         self.address = self._head_address()
 
     def add(self, name: str, *arguments: str, labels: str = "spotlight=spot") -> None:
         """Start a node; does not wait for it."""
         marks = [f"--labels={labels}"] if labels else []
+        if self._network is not None:
+            marks.append(f"--node-ip-address={self._network.add(name)}")
+            self._network.mend(name)
         self._start(name, f"--address={self.address}", f"--node-name={name}", "--num-cpus=1", *marks, *arguments)
 
     def settle(self) -> None:
         """Wait until all nodes that were added are members."""
         deadline = time.monotonic() + START_S
-        while not self._nodes.keys() - {"head"} <= set(self.nodes()):
+        while not all(STARTED in self._log(name).read_text() for name in self._nodes):
             self.revive()
             if time.monotonic() > deadline:
                 raise AssertionError("\n".join(path.read_text() for path in self.folder.glob("*.log")))
+            time.sleep(0.05)
 
     def revive(self) -> None:
         """Start nodes again whose start failed: several on one machine may choose the same port."""
@@ -87,6 +97,16 @@ class LocalRayCluster:
         machine = {pid for actor in actors for pid, _ in _below(actor)}
         self._machines += [(pid, born) for pid in machine if (born := _born(pid))]
         for pid in (process.pid, *(pid for pid, _ in below if pid not in (*actors, *machine))):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+    def vanish(self, name: str) -> None:
+        """Kill everything on the node, as the loss of its machine does: in a network no connection is told."""
+        if self._network is not None:
+            self._network.cut(name)
+        process = self._nodes.pop(name)
+        for pid in (process.pid, *(pid for pid, _ in _below(process.pid))):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait()
@@ -130,12 +150,16 @@ class LocalRayCluster:
     def _start(self, name: str, *arguments: str) -> None:
         self._arguments[name] = arguments
         program = "from ray.scripts.scripts import main; main()"
-        with (self.folder / f"{name}.log").open("ab") as log:
+        prefix = self._network.command(name) if self._network is not None and name != "head" else ()
+        with self._log(name).open("wb") as log:
             self._nodes[name] = subprocess.Popen(
-                [sys.executable, "-c", program, "start", "--block", "--disable-usage-stats",
+                [*prefix, sys.executable, "-c", program, "start", "--block", "--disable-usage-stats",
                  f"--object-store-memory={STORE}", *arguments],
                 env=os.environ | self.environment, stdout=log, stderr=log, cwd=self.folder,
             )  # fmt: skip
+
+    def _log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
 
     def _head_address(self) -> str:
         deadline = time.monotonic() + START_S
@@ -143,9 +167,9 @@ class LocalRayCluster:
         while time.monotonic() < deadline:
             if file.exists() and (text := file.read_text().strip()):
                 return text
-            assert self._nodes["head"].poll() is None, (self.folder / "head.log").read_text()
+            assert self._nodes["head"].poll() is None, self._log("head").read_text()
             time.sleep(0.05)
-        raise AssertionError((self.folder / "head.log").read_text())
+        raise AssertionError(self._log("head").read_text())
 
 
 NODES = """

@@ -17,6 +17,8 @@ from typing import Self
 
 import msgspec
 
+from spotlight.core.node_spec import NodeStanding
+
 NAME = "controller.json"
 EVERY_S = 1.0
 OLD_S = 30.0
@@ -35,6 +37,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     waiting_for: str = ""
     quiet_s: float = 0.0
     """Seconds since the last progress."""
+    nodes: tuple[NodeStanding, ...] = ()
 
     @property
     def is_alive(self) -> bool:
@@ -46,10 +49,17 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
 class Presence:
     """Writes the file; as a context manager, removes it at any end of the run."""
 
-    def __init__(self, folder: Path, waiting_for: Callable[[], str], quiet_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        waiting_for: Callable[[], str],
+        quiet_s: Callable[[], float],
+        nodes: Callable[[], tuple[NodeStanding, ...]],
+    ) -> None:
         self._path = folder / NAME
         self._waiting_for = waiting_for
         self._quiet_s = quiet_s
+        self._nodes = nodes
         self.is_draining = False
 
     def __enter__(self) -> Self:
@@ -80,6 +90,7 @@ class Presence:
             is_draining=self.is_draining,
             waiting_for=self._waiting_for(),
             quiet_s=self._quiet_s(),
+            nodes=self._nodes(),
         )
         scratch = self._path.with_suffix(".part")
         with contextlib.suppress(OSError):

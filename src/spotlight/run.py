@@ -132,9 +132,10 @@ class Run:
         door = Door(secrets.token_hex(16), self.config.cluster.grace_s)
         storage = PayloadFolder(self.folder.path, self.folder.keep_newest_checkpoints)
         wired = wire(self.run_log, door.send, storage, self._budget, self._encode)
-        embeddings = wired.loop.embeddings
-        presence = Presence(self.folder.path, lambda: embeddings.progress or wired.hub.waiting_for(), wired.hub.quiet_s)
-        stopping = Stopping(self.folder.name, self._budget, presence, self._drain_s, wired.hub.fail)
+        hub, embeddings = wired.hub, wired.loop.embeddings
+        path, awaited = self.folder.path, lambda: embeddings.progress or hub.waiting_for()
+        presence = Presence(path, awaited, hub.quiet_s, door.standings)
+        stopping = Stopping(self.folder.name, self._budget, presence, self._drain_s, hub.fail)
         with stopping, presence:
             note = wired.hub.dispatcher.setbacks.note
             jobs = (presence.keep(), *(job(note) for job in self.beside))
@@ -142,7 +143,7 @@ class Run:
             try:
                 # Before the workers load their models, so that the text encoders have the device to themselves.
                 await embeddings.ready(self.run_log.state.iterations_done)
-                async with self._machines(door, wired.hub) as pool:
+                async with self._machines(door, hub) as pool:
                     stopping.started()
                     await self._work(wired, pool, stopping)
                 storage.finished()
@@ -253,6 +254,7 @@ class Run:
             pool=settings,
             market=self.config.market,
             device=self.config.model.device,
+            deterministic=self.config.deterministic,
             address=address,
             blobs=BlobHomeSettings(
                 folder=self.folder.path,

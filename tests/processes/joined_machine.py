@@ -1,4 +1,4 @@
-"""A machine that joins a real run from a folder of its own, over TLS on the loopback device."""
+"""A machine that joins a real run from a folder of its own, over TLS."""
 
 import os
 import signal
@@ -33,17 +33,19 @@ class JoinedMachine:
         """Folder of the machine in shared memory."""
         return sockets(self.folder / "joined")
 
-    def join(self) -> None:
-        """Join with a copy of the run's token file."""
+    def join(self, gateway: str = "", prefix: tuple[str, ...] = ()) -> None:
+        """Join with a copy of the run's token file, at this host instead of the run's own; `prefix` comes before the
+        command."""
         file: TokenFile = self.run.wait_for(self._listening)  # type: ignore[assignment]
         file.write(self.folder / "token.json")
+        address = f"{gateway}:{file.address.rpartition(':')[2]}" if gateway else file.address
         command = [
-            "-m", "spotlight.surface.cli.main", "join", file.address, "--token-file", "token.json", "--name", self.name,
-            "--folder", "joined",
+            *prefix, sys.executable, "-m", "spotlight.surface.cli.main", "join", address, "--token-file", "token.json",
+            "--name", self.name, "--folder", "joined",
         ]  # fmt: skip
         with (self.folder / "join.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, *command],
+                command,
                 cwd=self.folder,
                 stdout=log,
                 stderr=log,

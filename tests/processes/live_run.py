@@ -12,16 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from command_line import spotlight
+from relayed_run import PORT_FILE
 
 from spotlight.compute.rollout.stored_flights import is_part_intact, stored_parts
 from spotlight.control.ledger import Ledger
 from spotlight.control.ledger.audit import audit
 from spotlight.control.recovery import Records, recover
 from spotlight.core.events import (
+    Accepted,
     AnyEvent,
+    Dropped,
     Leased,
     Published,
     Record,
+    Released,
     RunResumed,
     RunStarted,
     StepCommitted,
@@ -110,9 +114,9 @@ class LiveRun:
     def events(self, kind: type) -> list:
         return [record.event for record in self.records() if isinstance(record.event, kind)]
 
-    def wait_for(self, seen: Callable[[], object]) -> object:
+    def wait_for(self, seen: Callable[[], object], patience_s: float = PATIENCE_S) -> object:
         """Poll until `seen` returns a true value and return it; fail if the controller ends before."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
             found = seen()
             if found:
@@ -120,7 +124,7 @@ class LiveRun:
             if self._controller is not None and self._controller.poll() is not None:
                 raise AssertionError(f"the run ended early:\n{self.log()}")
             time.sleep(0.02)
-        raise AssertionError(f"nothing was seen within {PATIENCE_S:.0f} s:\n{self.log()}")
+        raise AssertionError(f"nothing was seen within {patience_s:.0f} s:\n{self.log()}")
 
     def wait_for_event(self, kind: type, fits: Callable[[AnyEvent], bool] = lambda event: True) -> AnyEvent:
         return self.wait_for(lambda: next((event for event in self.events(kind) if fits(event)), None))
@@ -145,9 +149,24 @@ class LiveRun:
     def log(self) -> str:
         return (self.folder / "controller.log").read_text()
 
+    def held(self, node: str) -> set[str]:
+        """Samples that a node works on."""
+        holders: dict[str, str] = {}
+        for record in self.records():
+            match record.event:
+                case Leased(request=request, worker=worker):
+                    holders[request] = worker.partition("/")[0]
+                case Accepted(request=request) | Released(request=request) | Dropped(request=request):
+                    holders.pop(request, None)
+        return {request for request, holder in holders.items() if holder == node}
+
+    def digests(self) -> list[str]:
+        """Digests of the trained weights after each committed step."""
+        return [event.digest for event in self.events(StepCommitted)]
+
     def theta(self) -> str:
         """Digest of the trained weights after the last committed step."""
-        return self.events(StepCommitted)[-1].digest
+        return self.digests()[-1]
 
     def status(self) -> dict[str, Any]:
         """Output of `spotlight status --json`."""
@@ -179,10 +198,14 @@ class LiveRun:
         program = (str(Path(__file__).with_name("bare_run.py")),)
         self._spawn("train", "recipe.yaml", "--output.name", self.run.name, program=program)
 
-    def start_proxied(self, faults: int, seed: int) -> None:
-        """Start it with agents whose connections break this many times."""
-        program = (str(Path(__file__).with_name("proxied_run.py")), str(faults), str(seed))
-        self._spawn("train", "recipe.yaml", "--output.name", self.run.name, program=program)
+    def start_relayed(self, relays: dict[str, int], *arguments: str) -> None:
+        """Start it with agents that reach the controller at these ports."""
+        program = (str(Path(__file__).with_name("relayed_run.py")), json.dumps(relays))
+        self._spawn("train", "recipe.yaml", "--output.name", self.run.name, *arguments, program=program)
+
+    def door(self) -> tuple[str, int]:
+        """Where the controller of a relayed run listens."""
+        return "127.0.0.1", int((self.folder / PORT_FILE).read_text())
 
     def _spawn(self, *arguments: str, program: Sequence[str] = ("-m", "spotlight.surface.cli.main")) -> None:
         path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))

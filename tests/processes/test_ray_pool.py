@@ -1,4 +1,4 @@
-"""Real runs on a Ray cluster of several nodes on this machine."""
+"""A run on a Ray cluster that is lost as a whole, and one whose controller is lost; see test_any_pool.py for nodes."""
 
 import os
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from live_run import RECIPE, LiveRun
 
-from spotlight.core.events import Leased, NodeJoined, NodeLost, NoticeGiven, ProblemNoted, StepCommitted, WorkerJoined
+from spotlight.core.events import NodeLost, ProblemNoted, StepCommitted, WorkerJoined
 
 try:
     import ray  # noqa: F401
@@ -37,43 +37,6 @@ def running(monkeypatch: pytest.MonkeyPatch, has_token: bool) -> Iterator[LocalR
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRayCluster]:
     with running(monkeypatch, has_token=False) as found:
         yield found
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_ray_nodes_join_die_drain_and_return_and_the_weights_stay_the_same(tmp_path: Path, cluster: LocalRayCluster):
-    for name in ("a", "b"):
-        cluster.add(name)
-    run = started(tmp_path / "ray", cluster)
-    try:
-        for name in ("a", "b"):
-            run.wait_for_event(WorkerJoined, lambda event, name=name: event.node == f"ray-{name}.1")
-        held = len(run.events(Leased))
-        run.wait_for(lambda: any(each.worker.startswith("ray-a.1/") for each in run.events(Leased)[held:]))
-        cluster.kill("a")
-        lost = run.wait_for_event(NodeLost, lambda event: event.node == "ray-a.1")
-        assert lost.cause.startswith("node lost: ")
-        run.wait_for(lambda: not cluster.left())
-        cluster.add("a")
-        cluster.settle()
-        run.wait_for_event(NodeJoined, lambda event: event.node == "ray-a.2")
-
-        cluster.drain("b", 8.0)
-        seen = run.wait_for_event(NoticeGiven, lambda event: event.worker.startswith("ray-b.1/"))
-        assert 0 < seen.seconds <= 8.0
-        cluster.kill("b")
-        drained = run.wait_for_event(NodeLost, lambda event: event.node == "ray-b.1")
-        assert drained.cause.startswith("preempted: ")
-        run.wait_for_event(WorkerJoined, lambda event: event.node == "ray-a.2")
-        run.interrupt()
-        assert run.finish() == 4
-        run.check()
-        assert cluster.actors() == []
-        assert "a" in cluster.nodes(), "the cluster must stay"
-        digests = [event.digest for event in run.events(StepCommitted)]
-    finally:
-        run.close()
-    assert digests == undisturbed(tmp_path / "plain", len(digests))
 
 
 @pytest.mark.slow
@@ -136,14 +99,3 @@ def started(folder: Path, cluster: LocalRayCluster) -> LiveRun:
 def made(folder: Path) -> LiveRun:
     folder.mkdir()
     return LiveRun(folder, RECIPE.format(iterations=ITERATIONS).replace("every: 2", "every: 1000"))
-
-
-def undisturbed(folder: Path, steps: int) -> list[str]:
-    """Digests of the first steps of a run without Ray."""
-    run = made(folder)
-    run.start("--cluster.spot", "0")
-    try:
-        run.wait_for(lambda: len(run.events(StepCommitted)) >= steps)
-        return [event.digest for event in run.events(StepCommitted)][:steps]
-    finally:
-        run.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import spotlight
 from live_run import PATIENCE_S, LiveRun
+from relays import Relay
 
 from spotlight.core.events import Accepted, Evaluated, NodeLost, RunResumed, StepCommitted, WorkerJoined, WorkerLost
 from spotlight.core.work import SlotClass
@@ -110,10 +111,14 @@ def test_run_with_workers_trainer_controller_and_rewards_killed_ends_with_every_
     assert (listed["run"], listed["state"], listed["iterations"], listed["of"]) == ("run", "finished", 2, 2)
 
 
-def assert_unharmed(broken: LiveRun, faults: int, plain: LiveRun) -> None:
-    """All connections were broken, no worker was lost, and the weights are those of the plain run."""
-    done = json.loads((broken.folder / "faults.json").read_text())
-    assert sum(done.values()) == faults, "the run ended before all connections were broken"
+def assert_unharmed(broken: LiveRun, faults: int, seed: int, plain: LiveRun, patience_s: float = PATIENCE_S) -> None:
+    """While this many connections break, no worker is lost, and the weights are those of the plain run."""
+    relay = Relay(broken.door)
+    broken.start_relayed(dict.fromkeys(("reserved-1", "spot-1", "spot-2"), relay.port))
+    relay.disturb(faults, seed)
+    finished(broken, patience_s)
+    relay.close()
+    assert relay.counts.total() == faults, "the run ended before all connections were broken"
     assert broken.theta() == plain.theta()
     assert broken.events(WorkerLost) == []
     assert broken.events(NodeLost) == []
@@ -123,9 +128,7 @@ def assert_unharmed(broken: LiveRun, faults: int, plain: LiveRun) -> None:
 def test_run_over_breaking_connections_is_the_undisturbed_run_to_the_last_bit(
     undisturbed: LiveRun, tmp_path: Path
 ) -> None:
-    broken = LiveRun(tmp_path, iterations=2)
-    broken.start_proxied(faults=12, seed=6)
-    assert_unharmed(finished(broken), 12, undisturbed)
+    assert_unharmed(LiveRun(tmp_path, iterations=2), 12, 6, undisturbed)
 
 
 @pytest.mark.slow
@@ -136,5 +139,4 @@ def test_run_over_a_hundred_broken_connections_is_the_undisturbed_run_to_the_las
     plain, broken = (LiveRun(tmp_path_factory.mktemp(name), iterations=40) for name in ("plain", "broken"))
     plain.start()
     finished(plain, LONG_S)
-    broken.start_proxied(faults=100, seed=40)
-    assert_unharmed(finished(broken, LONG_S), 100, plain)
+    assert_unharmed(broken, 100, 40, plain, LONG_S)

@@ -38,7 +38,7 @@ HOST = "127.0.0.1"
 PATIENCE_S = 20.0
 SETTINGS = msgspec.json.encode({"run_folder": "", "model": {"name": "words"}})
 PROMPT = Prompt(text="a word")
-LENIENT = GateLimits(strangers=1 << 20, strangers_per_address=1 << 20, failures=1 << 20)
+LENIENT = GateLimits(strangers=1 << 20, strangers_per_address=1 << 20, window_s=0.0)
 
 
 class ListeningRun:
@@ -201,11 +201,15 @@ class Party:
 FLIGHT = BlobRef(kind=BlobKind.FLIGHT, path="flights/evil.1-0", digest="d", size=1)
 
 
+PAYLOAD = BlobRef(kind=BlobKind.PAYLOAD, path="payloads/000000/0000-0-1.safetensors", digest="d", size=1)
+"""Tensors of the honest worker's first sample."""
+
+
 def forged(request) -> list[m.AnyMessage]:
     """Messages about the lease of another worker."""
     return [
         m.Result(request=request.id, attempt=1, digest="weights", steps=6, score=m.Score(reward=1.0)),
-        m.Result(request=request.id, attempt=1, digest="other", steps=6),
+        m.Result(request=request.id, attempt=1, digest="other", steps=6, payload=PAYLOAD),
         m.Commit(request=request.id, attempt=1, step=2, flight=FLIGHT),
         m.HandBack(request=request.id, attempt=1, step=2, flight=FLIGHT),
         m.HandBack(request=request.id, attempt=1, step=0),

@@ -267,8 +267,18 @@ class SkyTask(Strict):
     resources: SkyResources
     envs: dict[Variable, str]
     file_mounts: dict[str, str] = {}
+    volumes: dict[str, Name] = {}
     setup: Text
     run: Text
+
+
+class SkyGroup(Strict):
+    """The first document of a Job Group."""
+
+    name: Name
+    execution: Literal["parallel"]
+    primary_tasks: list[Name]
+    termination_delay: Annotated[str, StringConstraints(pattern=r"^\d+[smh]$")]
 
 
 # -- `ray up` ----------------------------------------------------------------------------------------------------------

@@ -1,14 +1,17 @@
 """The device of every slot: one each, sharing where it is set, and clear refusals."""
 
+import msgspec
 import pytest
 from command_line import spotlight
-from fake_gpus import fake_gpus
+from fake_gpus import GIB, fake_gpus
 from recipe_groups import REAL_RECIPES
 
 from spotlight.config import load_config, recipe_names
 from spotlight.core.errors import ConfigError, EnvironmentProblem
+from spotlight.core.node_spec import NodeSpec
+from spotlight.core.work import SlotClass
 from spotlight.pools.config import ClusterConfig
-from spotlight.pools.devices import assign, probe
+from spotlight.pools.devices import assign, gpu_models, own_devices, probe
 from spotlight.run import devices_of
 
 
@@ -144,3 +147,25 @@ def test_probe_that_fails_reports_torchs_own_reason():
     with fake_gpus(1, broken="all CUDA-capable devices are busy"), pytest.raises(EnvironmentProblem) as refused:
         probe("cuda")
     assert "torch's devices cannot be listed (RuntimeError: all CUDA-capable devices are busy)" in str(refused.value)
+
+
+def test_slots_of_a_machine_that_joins_have_a_device_each_and_share_one_only_where_the_run_does():
+    spec = NodeSpec(name="box", slot_class=SlotClass.SPOT, slots=2)
+    with fake_gpus(2, free=100.0):
+        own = own_devices(spec, "cuda", shares=False)
+        assert [(slot.name, slot.processes) for slot in own] == [("cuda:0", 1), ("cuda:1", 1)]
+        assert 90 * GIB < own[0].memory < 100 * GIB
+        third = msgspec.structs.replace(spec, slots=3)
+        with pytest.raises(EnvironmentProblem, match=r"box has 3 slots but torch finds 2 CUDA devices.*fewer --slots"):
+            own_devices(third, "cuda", shares=False)
+        shared = own_devices(third, "cuda", shares=True)
+        assert [(slot.name, slot.processes) for slot in shared] == [("cuda:0", 2), ("cuda:1", 1), ("cuda:0", 2)]
+        assert shared[0].memory == own[0].memory // 2
+        assert {slot.name for slot in own_devices(spec, "cpu", shares=False)} == {"cpu"}
+
+
+def test_models_of_gpus_are_listed_for_the_run_and_none_where_torch_cannot_be_asked():
+    with fake_gpus(2, numbered=True):
+        assert gpu_models() == ("Fake 0", "Fake 1")
+    with fake_gpus(2, broken="no driver"):
+        assert gpu_models() == ()

@@ -4,16 +4,20 @@ import asyncio
 from dataclasses import replace
 from math import inf, nan
 
+import msgspec
 import pytest
 from join_stories import ListeningRun, listening
 
 from spotlight.core import join_messages as joins
 from spotlight.core import messages as m
 from spotlight.core.events import NodeJoined, NodeLost
+from spotlight.core.node_spec import NodeStanding, NodeState
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import NoticeKind, SlotClass
 from spotlight.node.controller_link import ControllerLink, NodeRefused
+from spotlight.pools.devices import Device, DeviceTable
 from spotlight.pools.pool import Departure, NodeDown, NodeUp, PoolEvent
+from spotlight.surface.panel import machine_lines
 
 
 def told(story):
@@ -253,14 +257,86 @@ def test_machine_that_was_reported_gone_leaves_with_that_cause_and_does_not_retu
     told(story())
 
 
-def test_machine_of_a_paced_run_needs_no_gpu(tmp_path):
+async def on_gpus(run: ListeningRun, **settings: object) -> None:
+    """Let the run compute on a GPU."""
+    own = DeviceTable(devices={"cuda:0": Device(name="cuda:0", model="NVIDIA H200", free=1, total=1)})
+    plain = {"device": "cuda", "pool": replace(run.pool._settings.pool, devices=own)}
+    run.pool._settings = replace(run.pool._settings, **(plain | settings))
+
+
+def test_machine_has_a_slot_per_gpu_in_a_run_on_gpus_and_as_many_as_it_asks_for(tmp_path):
     async def story():
         async with listening(tmp_path) as run:
-            settings = run.pool._settings
-            paced = settings.cluster.model_copy(update={"pace": "cpu-words"})
-            for cluster, device in ((settings.cluster, "cuda"), (paced, "cpu")):
-                pool = replace(settings.pool, cluster=cluster)
-                run.pool._settings = replace(settings, device="cuda", pool=pool)
-                assert (await run.joined(device)).device == device
+            eight = ("NVIDIA H200",) * 8
+            assert (await run.joined("on-cpus", gpus=eight)).agent.spec.slots == 1
+            await on_gpus(run)
+            assert (await run.joined("all", gpus=eight)).agent.spec.slots == 8
+            assert (await run.joined("some", gpus=eight, slots=3)).agent.spec.slots == 3
+            await on_gpus(run, device="cuda:1")
+            assert (await run.joined("one", gpus=eight)).agent.spec.slots == 1
 
     told(story())
+
+
+def test_machine_without_a_gpu_is_refused_by_a_run_on_gpus_unless_it_is_paced(tmp_path):
+    async def story():
+        async with listening(tmp_path) as run:
+            await on_gpus(run)
+            reply = await run.dialled(run.join())
+            assert isinstance(reply, joins.JoinRefused)
+            assert (reply.exit_code, "torch finds none on this machine" in reply.reason) == (3, True)
+            paced = run.pool._settings.cluster.model_copy(update={"pace": "cpu-words"})
+            await on_gpus(run, pool=replace(run.pool._settings.pool, cluster=paced))
+            assert (await run.joined()).device == "cpu"
+
+    told(story())
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_machine_with_another_gpu_gets_one_sentence_and_is_refused_where_bits_must_be_the_same(tmp_path, deterministic):
+    async def story():
+        async with listening(tmp_path) as run:
+            said: list[str] = []
+            run.pool.announce = said.append
+            await on_gpus(run, deterministic=deterministic)
+            assert isinstance(await run.dialled(run.join(name="same", gpus=("NVIDIA H200",))), joins.Joined)
+            reply = await run.dialled(run.join(gpus=("NVIDIA A100", "NVIDIA H200")))
+            if deterministic:
+                assert isinstance(reply, joins.JoinRefused)
+                assert reply.exit_code == 3
+                assert "has NVIDIA A100, but the run's GPUs are NVIDIA H200 and deterministic is on" in reply.reason
+            else:
+                assert isinstance(reply, joins.Joined)
+                assert said[-1] == (
+                    "box.1 has NVIDIA A100, where the run has NVIDIA H200: work is shared by measured speed"
+                )
+
+    told(story())
+
+
+def test_machines_are_named_with_their_place_and_their_state_until_they_are_gone(tmp_path):
+    async def story():
+        def shown() -> list[tuple[str, str, str]]:
+            return [(each.node, each.place, each.state) for each in run.door.standings()]
+
+        async with listening(tmp_path, grace_s=0.5) as run:
+            launch = await run.joined("box", slots=2, zone="a")
+            assert shown() == [("box.1", "127.0.0.1", "joining")]
+            link = run.link(launch)
+            await link.connect()
+            await run.eventually(lambda: shown() == [("box.1", "127.0.0.1", "connected")])
+            lines = machine_lines(list(run.door.standings())).plain
+            assert lines == "box.1  2 spot slots  at 127.0.0.1, zone a: connected"
+            await link.close()
+            await run.eventually(lambda: shown() == [("box.1", "127.0.0.1", "away")])
+            await run.eventually(lambda: shown() == [])
+
+    told(story())
+
+
+def test_states_of_many_machines_are_counted():
+    one = NodeStanding(
+        node=NodeId("box.1"), place="10.0.0.7", slot_class=SlotClass.SPOT, slots=1, zone="", state=NodeState.CONNECTED
+    )
+    away = msgspec.structs.replace(one, state=NodeState.AWAY)
+    assert machine_lines([one] * 1200 + [away] * 2).plain == "2 away, 1,200 connected"

@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 import pytest
-from join_stories import FLIGHT, Party, forged, hello_of, listening
+from join_stories import FLIGHT, PAYLOAD, Party, forged, hello_of, listening
 
 from spotlight.control.ledger import SampleState
 from spotlight.core import join_messages as joins
@@ -49,6 +49,34 @@ def test_honest_worker_still_finishes_what_was_attacked(tmp_path):
     told(story())
 
 
+def test_lease_that_was_handed_back_cannot_be_replayed(tmp_path):
+    async def story():
+        async with listening(tmp_path) as run:
+            party = Party(run)
+            await party.connect()
+            request = party.requests[0]
+            # The honest worker hands it back; the other one has it for a while, and hands it back too.
+            back = m.HandBack(request=request.id, attempt=1, step=0)
+            run.hub.receive(NodeId("honest.1"), m.Envelope(party.honest, back))
+            await party.sent(m.Held(weights=request.weights, digest="weights"), party.own)
+            await party.sent(m.Pull(free_rows=4), party.own)
+            await run.eventually(lambda: party.holder(request.id) == party.own)
+            own = m.HandBack(request=request.id, attempt=2, step=0)
+            await party.sent(own, party.own)
+            run.hub.receive(NodeId("honest.1"), m.Envelope(party.honest, m.Pull(free_rows=4)))
+            await run.eventually(lambda: party.holder(request.id) == party.honest)
+            before = party.state()
+            for attempt in (1, 2, 3):
+                for message in (*forged(request), own):
+                    await party.sent(
+                        msgspec.structs.replace(message, attempt=attempt) if hasattr(message, "attempt") else message,
+                        party.own,
+                    )
+            assert party.state() == before
+
+    told(story())
+
+
 NOT_OURS = [
     m.Stepped(step=1, digest="d", figures={}),
     m.Saved(step=1, path="/etc"),
@@ -63,6 +91,7 @@ NOT_OURS = [
     m.Commit(request="r", attempt=1, step=1, flight=msgspec.structs.replace(FLIGHT, path="/etc/passwd")),
     m.Commit(request="r", attempt=1, step=1, flight=msgspec.structs.replace(FLIGHT, path="flights/honest.1-0")),
     m.Commit(request="r", attempt=1, step=1, flight=msgspec.structs.replace(FLIGHT, kind=BlobKind.PAYLOAD)),
+    *(m.Result(request=name, attempt=1, digest="w", steps=6, payload=PAYLOAD) for name in ("rollout/0/0/1", "r", "")),
 ]
 
 

@@ -40,9 +40,9 @@ def scripts() -> dict[str, str]:
             for pod, _ in pods(name)
             if pod.containers[0].args
         }
-    for name in ("skypilot/trainer.yaml", "skypilot/spot.yaml"):
-        (task,) = documents(name)
-        found |= {f"{name} {part}": task[part] for part in ("setup", "run")}
+    for name in (name for name in TEMPLATES if name.startswith("skypilot/")):
+        tasks = [task for task in documents(name) if "run" in task]
+        found |= {f"{name} {task['name']} {part}": task[part] for task in tasks for part in ("setup", "run")}
     (cluster,) = documents("ray/cluster.yaml")
     found |= {f"ray {part}": "\n".join(cluster[part]) for part in cluster if part.endswith("_commands")}
     return found | {f"RUN {number}": line for number, line in enumerate(runs("docker/Dockerfile"))}
@@ -125,6 +125,29 @@ def test_machine_of_slurm_waits_for_a_trainer_that_is_away_but_not_for_ever(tmp_
     assert never == (3, ["join"] * 5)
     forgotten = JOINER.replace("exit 0;", "exec test ! -e calls;")
     assert submitted(tmp_path / "old", "slurm/spot.sbatch", f"{forgotten} exit 4", TRIES="5") == (3, ["join"])
+
+
+def test_trainer_of_a_job_group_writes_its_token_and_resumes_and_its_machine_waits_for_it(tmp_path):
+    _, trainer, spot = documents("skypilot/group.yaml")
+    home = tmp_path / "home"
+    (home / "spotlight" / "bin").mkdir(parents=True)
+    (home / "spotlight" / "bin" / "activate").touch()
+    notes = '[ "$1" = token ] && echo secret > token.json; echo "$@" >> calls; mkdir -p runs/words-1; sleep 0.2'
+    written_programs(home / "programs", spotlight=notes)
+    (home / "spotlight" / "bin" / "spotlight").symlink_to(home / "programs" / "spotlight")
+    known = {"HOME": str(home), "PATH": f"{home / 'programs'}:{os.environ['PATH']}", "SKYPILOT_JOBGROUP_NAME": "group"}
+    machine = spot["run"].replace("/data", str(tmp_path)).replace("sleep 5", "sleep 0.01")
+    joining = subprocess.Popen(["bash", "-c", machine], env=known | spot["envs"], cwd=home)
+    script = trainer["run"].replace("cd /data", f"cd {tmp_path}")
+    for _ in range(2):
+        subprocess.run(["bash", "-c", script], env=known | trainer["envs"], check=True)
+    assert joining.wait(60) == 0
+    verbs = [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()]
+    assert [verb for verb in verbs if verb != "token"] == ["train", "resume"]
+    assert (home / "calls").read_text() == (
+        f"join trainer-0.group:7700 --token-file {home}/token.json --name spot-1 --folder {home}/joined\n"
+    )
+    assert (home / "token.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_trainer_of_kubernetes_starts_the_run_and_resumes_it_in_the_next_pod(tmp_path):

@@ -5,7 +5,7 @@ import re
 import pytest
 from document_commands import problems_with
 from launch_files import TEMPLATES, commands, documents, objects, only, options, pods, shell, text, words_of
-from launch_schemas import RayUp, SkyTask
+from launch_schemas import RayUp, SkyGroup, SkyTask
 from typer.main import get_command
 
 from spotlight.config import load_config
@@ -165,4 +165,17 @@ def test_sky_trainer_stays_and_opens_both_ports_and_its_spot_task_joins_there():
     assert f"chmod 600 {target}\n" in spot.run
     assert f"{trainer.name}):{PORT}" in text("skypilot/spot.yaml"), "the remark names the trainer's cluster and port"
     assert spot.resources.job_recovery.recover_on_exit_codes == [4]
+    assert trainer.setup == spot.setup, "each machine needs the same version"
+
+
+def test_sky_group_ends_with_its_trainer_and_its_spot_task_finds_token_and_trainer():
+    header, *tasks = documents("skypilot/group.yaml")
+    group, (trainer, spot) = SkyGroup.model_validate(header), map(SkyTask.model_validate, tasks)
+    assert group.primary_tasks == [trainer.name]
+    assert (trainer.resources.use_spot, spot.resources.use_spot) == (False, True)
+    assert trainer.volumes == spot.volumes, "the token travels on it"
+    assert words_of(only("skypilot/group.yaml", "join"))[1] == f"{trainer.name}-0.$SKYPILOT_JOBGROUP_NAME:{PORT}"
+    assert trainer.envs["XDG_STATE_HOME"].startswith(next(iter(trainer.volumes)))
+    for task in (trainer, spot):
+        assert set(re.findall(r"\$([A-Z]+)\b", task.run)) <= set(task.envs)
     assert trainer.setup == spot.setup, "each machine needs the same version"

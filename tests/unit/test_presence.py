@@ -13,7 +13,7 @@ from spotlight.presence import NAME, OLD_S, Presence, born_at, read_beat
 
 @pytest.fixture
 def presence(tmp_path):
-    return Presence(tmp_path, waiting_for=lambda: "3 rollouts", quiet_s=lambda: 2.5)
+    return Presence(tmp_path, waiting_for=lambda: "3 rollouts", quiet_s=lambda: 2.5, nodes=lambda: ())
 
 
 def test_file_names_the_process_and_what_it_waits_for_and_goes_with_it(tmp_path, presence):

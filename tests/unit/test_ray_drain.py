@@ -10,6 +10,7 @@ if os.environ.get("CI") != "true":
 import ray
 from ray import exceptions
 from ray._private.state import GlobalState
+from ray._private.utils import check_version_info
 from ray.core.generated.common_pb2 import ActorDiedErrorContext, NodeDeathInfo
 
 from spotlight.pools import ray_driver
@@ -28,6 +29,16 @@ def test_ray_lists_draining_nodes_by_id_with_milliseconds():
     listing = GlobalState.get_draining_nodes
     assert list(inspect.signature(listing).parameters) == ["self"]
     assert "timestamps in ms" in (listing.__doc__ or "")
+
+
+def test_cluster_of_another_version_of_ray_is_named_with_both_versions():
+    cluster = {"ray_version": "2.58.0", "python_version": "3.11.7"}
+    with pytest.raises(RuntimeError) as refused:
+        check_version_info(cluster, "this process", raise_on_mismatch=True)
+    sentence = ray_driver.sentence_of(refused.value)
+    assert "\n" not in sentence
+    assert "Ray: 2.58.0" in sentence
+    assert f"Ray: {ray.__version__}" in sentence
 
 
 def test_ray_numbers_the_death_of_a_drained_node_as_we_read_it():

@@ -92,6 +92,14 @@ def test_drain_of_a_node_is_a_notice_with_the_seconds_left():
     assert story.membership.was_drained("a")
 
 
+@pytest.mark.parametrize(("wrong_s", "seconds"), [(-300, 120.0), (300, 0.0)])
+def test_drain_on_a_machine_whose_clock_is_minutes_off_leaves_no_more_than_a_cloud_does(wrong_s, seconds):
+    story = Story()
+    story.look(node("a"))
+    (found,) = story.membership.draining({"a": 1_030_000}, wall=1000.0 + wrong_s)
+    assert found.seconds == seconds
+
+
 def test_machine_that_left_in_order_is_not_started_again_on_that_node():
     story = Story()
     story.look(node("a"))

@@ -7,6 +7,7 @@ from scheduled_world import CURRENT, EXACT, PREVIOUS, Engines, World, given_to, 
 
 from spotlight.control.ledger import InvariantBroken, Ledger, SampleState
 from spotlight.control.scheduler import Scheduler
+from spotlight.control.scheduler.state import REPLACED_LIMIT
 from spotlight.core.messages import Pull
 from spotlight.core.types import WorkerId
 from spotlight.core.work import Policy, SlotClass, WeightsId, Work
@@ -175,6 +176,17 @@ def test_a_pull_that_crossed_an_assignment_does_not_offer_its_rows_twice(world):
     assert world.assign() == []
     world.scheduler.pull(worker, Pull(free_rows=1, answered=1), world.now)
     assert len(given_to(worker, world.assign())) == 1
+
+
+def test_pulls_that_replace_one_another_while_nothing_waits_take_no_memory_and_the_last_one_is_served(world):
+    worker, other = world.join("a"), world.join("b")
+    world.pull(other, 4)
+    for _ in range(3 * REPLACED_LIMIT):
+        world.pull(worker, 2)
+    assert len(world.scheduler._pulls._heap) <= REPLACED_LIMIT + 4
+    wanted = world.issue(*requests(6))
+    assigned = world.assign()
+    assert sorted(given_to(worker, assigned) + given_to(other, assigned)) == sorted(wanted)
 
 
 def test_a_worker_that_never_joined_or_was_lost_is_given_nothing(world):

@@ -1,6 +1,7 @@
 """TLS with a pinned certificate: the run is recognised, any other peer is refused before a byte is sent."""
 
 import asyncio
+import datetime
 import socket
 import ssl
 import threading
@@ -99,6 +100,15 @@ def test_client_of_an_older_tls_is_refused_by_the_run(tmp_path):
 def test_loaded_identity_is_the_one_that_was_made(tmp_path):
     made = Identity.make(tmp_path)
     assert Identity.load(tmp_path).fingerprint == made.fingerprint
+
+
+def test_machine_whose_clock_is_a_day_behind_the_runs_certificate_still_recognises_it(tmp_path, monkeypatch):
+    tomorrow = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
+    monkeypatch.setattr("spotlight.core.tls.VALID_FROM", tomorrow)
+    identity = Identity.make(tmp_path)
+    with Listener(identity) as listener:
+        sent_in_loop(listener.port, identity.fingerprint)
+    assert listener.received == b"secret"
 
 
 def test_two_identities_differ(tmp_path):

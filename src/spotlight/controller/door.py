@@ -36,7 +36,7 @@ from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.events import SCHEMA
 from spotlight.core.link import GRACE_S, Link, LinkError
 from spotlight.core.link_stream import LinkStream
-from spotlight.core.node_spec import NodeSpec
+from spotlight.core.node_spec import NodeSpec, NodeStanding, NodeState
 from spotlight.core.tls import Identity
 from spotlight.core.types import NodeId
 
@@ -90,6 +90,8 @@ class Door:
         self.lost: Callable[[NodeId], None] = _ignore
         """A node is lost; set by the same pool."""
         self._guests: dict[NodeId, _Guest] = {}
+        self._places: dict[NodeId, str] = {}
+        """Addresses of nodes on other machines."""
         self._servers: list[asyncio.AbstractServer | TlsListener] = []
         self._hub: Hub | None = None
 
@@ -124,6 +126,30 @@ class Door:
     def forget(self, node: NodeId) -> None:
         """The node is gone: its token is no longer valid."""
         self._expected.pop(node, None)
+        self._places.pop(node, None)
+
+    def standings(self) -> tuple[NodeStanding, ...]:
+        """Nodes that are connected, or whose machines have joined, in the order of their names."""
+        hellos = self._hub.dispatcher.directory.nodes if self._hub is not None else {}
+        known: dict[NodeId, NodeSpec | m.NodeHello] = {node: each.spec for node, each in self._expected.items()}
+        known |= {node: hellos[node] for node in self._guests if node in hellos}
+        return tuple(
+            NodeStanding(
+                node=node,
+                place=self._places.get(node, ""),
+                slot_class=known[node].slot_class,
+                slots=known[node].slots,
+                zone=known[node].zone,
+                state=self._state(node),
+            )
+            for node in sorted(known)
+        )
+
+    def _state(self, node: NodeId) -> NodeState:
+        if node not in self._guests:
+            return NodeState.JOINING
+        is_away = self._hub is not None and node in self._hub.unreachable
+        return NodeState.AWAY if is_away else NodeState.CONNECTED
 
     def has(self, node: NodeId) -> bool:
         """Whether the node has a link."""
@@ -213,6 +239,7 @@ class Door:
             return
         if visitor is not None:
             visitor.proved()
+            self._places[message.node] = visitor.source
         await self._relay(hub, self._welcomed(hub, message, reader, writer), message.node, reader)
 
     async def _answer(self, join: joins.Join, writer: asyncio.StreamWriter, visitor: Visitor) -> None:
@@ -220,6 +247,8 @@ class Door:
         reply = self.joins(join)
         if isinstance(reply, joins.JoinRefused) and not reply.wait_s:
             self._stranger_failed(visitor, reply.reason)
+        elif isinstance(reply, joins.Joined):
+            self._places[reply.node] = visitor.source
         if reply is not None:
             await _reply(writer, reply)
 

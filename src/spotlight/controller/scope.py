@@ -11,6 +11,7 @@ from spotlight.core import messages as m
 from spotlight.core.blobs import BlobKind, BlobRef
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
+from spotlight.core.work import file_of
 
 OF_WORKERS = (m.Hello, m.Pull, m.Commit, m.HandBack, m.Result, m.Alive, m.Held, m.Failed, m.Noted)
 OF_NODES = (m.Gone, m.Warned, m.Noted, m.RewardAwaited, m.StoreFailed, m.Failed, crews.Crewed)
@@ -96,7 +97,18 @@ def _is_result_sound(node: NodeId, result: m.Result) -> bool:
     names = (result.request, result.digest, score.scorer, *score.components)
     if not 0 <= result.steps <= MOST_STEPS or not all(map(_is_named, names)) or not _is_short(result.problem):
         return False
-    return _is_own(node, result.payload, BlobKind.PAYLOAD, BlobKind.PICTURE)
+    return _is_own(node, result.payload, BlobKind.PAYLOAD, BlobKind.PICTURE) and _is_of_sample(result)
+
+
+def _is_of_sample(result: m.Result) -> bool:
+    """Whether the result refers to the file of its own attempt, not to another's."""
+    if result.payload is None:
+        return True
+    try:
+        name = file_of(result.request, result.attempt)
+    except (KeyError, ValueError):
+        return False
+    return result.payload.path.partition("/")[2].rpartition(".")[0] == name
 
 
 def _is_own(node: NodeId, ref: BlobRef | None, *kinds: BlobKind) -> bool:

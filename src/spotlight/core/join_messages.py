@@ -22,7 +22,9 @@ class Join(Message, frozen=True, kw_only=True):
     name: str
     slot_class: SlotClass
     slots: int = 0
-    """Slots of the node; 0: as many as the run's own nodes have."""
+    """Slots of the node; 0: one per GPU in a run on GPUs, else as many as the run's own nodes have."""
+    gpus: tuple[str, ...] = ()
+    """Models of the machine's GPUs."""
     zone: str = ""
     previous: str = ""
     """Token of the machine's last node, whose processes are gone; empty: there was none."""

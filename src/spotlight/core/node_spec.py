@@ -1,4 +1,6 @@
-"""A machine as it is requested from a pool."""
+"""A machine as it is requested from a pool, and as the controller sees it."""
+
+from enum import StrEnum
 
 import msgspec
 
@@ -39,3 +41,25 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def incarnation(self, number: int) -> NodeId:
         return NodeId(f"{self.name}.{number}")
+
+
+class NodeState(StrEnum):
+    """States of a node's link."""
+
+    JOINING = "joining"
+    """Its machine has joined, and its agent has not connected yet."""
+    CONNECTED = "connected"
+    AWAY = "away"
+    """Its connection is broken; it can return within its grace."""
+
+
+class NodeStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that the run has."""
+
+    node: NodeId
+    place: str
+    """Address that it connects from; empty: the run's machine."""
+    slot_class: SlotClass
+    slots: int
+    zone: str
+    state: NodeState

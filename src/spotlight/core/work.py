@@ -113,6 +113,12 @@ def place_of(request: RequestId) -> tuple[Work, int, int, int]:
     return _WORKS[work], int(iteration), int(group), int(seed)
 
 
+def file_of(request: RequestId, attempt: int) -> str:
+    """Name, without its ending, of the file with the sample of this attempt: a late one must not replace another's."""
+    _, iteration, group, seed = place_of(request)
+    return f"{iteration:06d}/{group:04d}-{seed}-{attempt}"
+
+
 class SlotClass(StrEnum):
     """Billing class of a slot; a spot slot may be preempted."""
 

@@ -14,7 +14,7 @@ import msgspec
 from spotlight.core import messages as m
 from spotlight.core.blobs import BlobKind, BlobRef
 from spotlight.core.errors import SpotlightError, Stopped
-from spotlight.core.work import Work, place_of
+from spotlight.core.work import Work, file_of, place_of
 
 PICTURES = 24
 """Pictures kept per evaluation, always of the same prompts: enough to see what changes."""
@@ -84,12 +84,9 @@ class NearStore:
 
 
 def stored_sample(result: m.Result, tensors: bytes, picture: Callable[[], bytes], store: Puts) -> BlobRef | None:
-    """Store a rollout's tensors, or the PNG of one of the first held-out prompts; nothing else outlives its score.
-
-    Each attempt has a file of its own: a late one must not replace what was accepted.
-    """
-    work, iteration, group, seed = place_of(result.request)
-    name = f"{iteration:06d}/{group:04d}-{seed}-{result.attempt}"
+    """Store a rollout's tensors, or the PNG of one of the first held-out prompts; nothing else outlives its score."""
+    work, _, group, _ = place_of(result.request)
+    name = file_of(result.request, result.attempt)
     if work is Work.ROLLOUT:
         return store.put(BlobKind.PAYLOAD, f"{name}.safetensors", tensors)
     if work is Work.EVALUATION and group < PICTURES:

@@ -188,6 +188,14 @@ def own_devices(spec: NodeSpec, device: str, shares: bool) -> tuple[SlotDevice, 
     )
 
 
+def gpu_models() -> tuple[str, ...]:
+    """Models of this machine's GPUs; none if torch finds none, or cannot be asked."""
+    try:
+        return tuple(each.model for each in query(is_quick=True).devices)
+    except EnvironmentProblem:
+        return ()
+
+
 def _too_few(nodes: list[NodeSpec], slots: int, found: Devices, device: str) -> str:
     places = f"{slots} slots ({_listed(spec.name for spec in nodes)})"
     if device_of(device)[1] is not None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from spotlight import __version__
-from spotlight.compute.models.config import CPU
+from spotlight.compute.models.config import CPU, CUDA, device_of
 from spotlight.control.dispatch import Outgoing
 from spotlight.controller.door import Door, Expected
 from spotlight.core import join_messages as joins
@@ -47,7 +47,8 @@ from spotlight.pools.tokens import RunSecrets
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 MACHINES_LIMIT = 1024
 SLOTS_LIMIT = 64
-ZONE_LIMIT = 64
+WORD_LIMIT = 64
+"""Characters of a zone, and of the model of a GPU."""
 CONNECT_S = 600.0
 """A machine whose agent has not connected by then has lost its name."""
 FAREWELL_S = 5.0
@@ -65,6 +66,7 @@ class JoinSettings:
     market: MarketConfig
     device: str
     """Device of the workers: cpu, cuda, or one GPU."""
+    deterministic: bool = False
     address: str
     """host:port at which other machines reach the controller."""
     blobs: BlobHomeSettings
@@ -74,6 +76,11 @@ class JoinSettings:
     def cluster(self) -> ClusterConfig:
         return self.pool.cluster
 
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """Models of the GPUs of the run's own nodes."""
+        return tuple(sorted({each.model for each in self.pool.devices.devices.values()}))
+
     def taken(self) -> set[str]:
         """Names of the run's own nodes."""
         cluster = self.cluster
@@ -82,7 +89,32 @@ class JoinSettings:
     def spec_of(self, join: joins.Join) -> NodeSpec:
         market, cluster = self.market, self.cluster
         price = market.spot_price if join.slot_class is SlotClass.SPOT else market.reserved_price
-        return cluster.joined_node(join.name, join.slot_class, join.slots or cluster.slots, price, join.zone)
+        slots = join.slots or (len(join.gpus) if self.launched_on == CUDA else 0) or cluster.slots
+        return cluster.joined_node(join.name, join.slot_class, slots, price, join.zone)
+
+    @property
+    def launched_on(self) -> str:
+        """Device of a machine's workers; a paced run computes nothing."""
+        return self.device if self.cluster.pace is None else CPU
+
+    def other_gpus(self, join: joins.Join) -> str:
+        """Models of the machine's GPUs that the run's own nodes do not have; empty if there is none."""
+        needed = device_of(self.launched_on)[0] != CPU and bool(self.gpus)
+        return ", ".join(sorted(set(join.gpus) - set(self.gpus))) if needed else ""
+
+    def gpu_problem(self, join: joins.Join) -> str:
+        """Reason why the machine's GPUs cannot be used; empty if they can, or none is needed."""
+        if device_of(self.launched_on)[0] != CPU and not join.gpus:
+            return (
+                f"the run computes on GPUs (model.device is {self.device}), but torch finds none on this machine; see "
+                "`spotlight doctor` there."
+            )
+        if self.deterministic and (others := self.other_gpus(join)):
+            return (
+                f"the machine has {others}, but the run's GPUs are {', '.join(self.gpus)} and deterministic is on, and "
+                "another GPU computes other bits; join with the same GPUs, or start a run without deterministic."
+            )
+        return ""
 
 
 @dataclass(eq=False)
@@ -217,6 +249,9 @@ class JoinPool:
         self._door.expect(node, Expected(member.token, spec))
         self._events.put_nowait(NodeUp(node=node, spec=spec))
         self.announce(f"{node} joins: {spec.slots} {spec.slot_class} slot{'s' if spec.slots > 1 else ''}")
+        if others := self._settings.other_gpus(join):
+            ours = ", ".join(self._settings.gpus)
+            self.announce(f"{node} has {others}, where the run has {ours}: work is shared by measured speed")
         return joins.Joined(node=node, launch=self._launch(member).to_bytes())
 
     def _problem(self, join: joins.Join) -> joins.JoinRefused | None:
@@ -230,12 +265,19 @@ class JoinPool:
             )
         if self._is_stopping:
             return joins.JoinRefused(reason="the run is ending; join again when it is resumed.", exit_code=4)
-        if not NAME.fullmatch(join.name) or not 0 <= join.slots <= SLOTS_LIMIT or len(join.zone) > ZONE_LIMIT:
+        is_small = 0 <= join.slots <= SLOTS_LIMIT and len(join.gpus) <= SLOTS_LIMIT
+        if (
+            not NAME.fullmatch(join.name)
+            or not is_small
+            or any(len(each) > WORD_LIMIT for each in (join.zone, *join.gpus))
+        ):
             return joins.JoinRefused(
                 reason="the machine has an impossible name, number of slots or zone: a name has up to 40 lower-case "
-                f"letters, digits and hyphens, a machine 1 to {SLOTS_LIMIT} slots, a zone {ZONE_LIMIT} characters; "
+                f"letters, digits and hyphens, a machine 1 to {SLOTS_LIMIT} slots, a zone {WORD_LIMIT} characters; "
                 "choose others."
             )
+        if problem := self._settings.gpu_problem(join):
+            return joins.JoinRefused(reason=problem, exit_code=3)
         self._forget_unconnected()
         if join.name in self._members or join.name in self._settings.taken():
             return joins.JoinRefused(
@@ -264,8 +306,7 @@ class JoinPool:
             entry=pool.entry,
             preload=pool.preload,
             warm=pool.warm,
-            # A paced run computes nothing.
-            device=settings.device if settings.cluster.pace is None else CPU,
+            device=settings.launched_on,
             shares_devices=settings.cluster.share_devices,
         )
 

@@ -4,7 +4,7 @@
         |                   |--drained, ordered to leave, signalled--> LEFT
         `--refused, or nothing listens for the grace--> ENDED
 
-Invariant (tests/processes/test_joined_run.py): when this process ends in any way, none of the node's processes is left.
+Invariant (tests/processes/test_any_pool.py): when this process ends in any way, none of the node's processes is left.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from spotlight.core.source_digest import source_digest
 from spotlight.core.tls import open_pinned, split_address
 from spotlight.core.work import SlotClass
 from spotlight.node.launch import AgentLaunch, MachineLaunch
-from spotlight.pools.devices import own_devices
+from spotlight.pools.devices import gpu_models, own_devices
 from spotlight.pools.local import RESTARTS, STABLE_S
 from spotlight.pools.machine import AgentEnd, Machine, MachineSettings
 from spotlight.pools.tokens import TokenFile
@@ -80,12 +80,14 @@ class JoiningMachine:
         self._is_asked_to_stop = asyncio.Event()
         self._killing: list[asyncio.Future[None]] = []
         self._failed_starts = 0
+        self._gpus: tuple[str, ...] = ()
 
     async def serve(self) -> None:
         """Return when the node has left in order; raises the reason why it could not join or go on."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._asked_to_stop)
+        self._gpus = await asyncio.to_thread(gpu_models)
         try:
             while not self._is_asked_to_stop.is_set():
                 joined = await self._joined()
@@ -156,6 +158,7 @@ class JoiningMachine:
             slot_class=options.slot_class,
             slots=options.slots,
             zone=options.zone,
+            gpus=self._gpus,
             previous=self._launch.token if self._launch is not None else "",
             leaves=leaves,
         )
@@ -185,11 +188,12 @@ class JoiningMachine:
         received = MachineLaunch.from_bytes(joined.launch)
         agent = self._launch = reached_at(received.agent, self._options.token_file.address)
         self._grace_s = agent.grace_s
+        # Before the imports, which take longer.
+        devices = await asyncio.to_thread(own_devices, agent.spec, received.device, received.shares_devices)
         machine = await self._unless_stopped(self._started(received))
         if machine is None:
             self._say("left before the start was over")
             return True
-        devices = own_devices(agent.spec, received.device, received.shares_devices)
         launch = self._launch = machine.completed(agent, devices)
         self._end = asyncio.get_running_loop().create_future()
         machine.run_agent(launch)

@@ -236,6 +236,12 @@ def end_of(ref: Any, node: RayNode | None, was_drained: bool) -> tuple[EndKind, 
         return EndKind.FAILED if is_alive else EndKind.NODE_LOST, _last_line(error)
 
 
+def sentence_of(error: Exception) -> str:
+    """What Ray says on one line; it spreads some sentences, as on versions that differ, over several."""
+    text = str(error)
+    return _last_line(error) if "Traceback" in text else " ".join(text.split())[:400] or type(error).__name__
+
+
 def _last_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:400] if lines else type(error).__name__
@@ -254,7 +260,7 @@ def main() -> None:
         nodes = [node for node in ray_nodes(connect) if node.is_alive]
         host = ray.util.get_node_ip_address()
     except Exception as error:
-        reports.send(ConnectRefused(problem=_last_line(error)))
+        reports.send(ConnectRefused(problem=sentence_of(error)))
         return
     reports.send(Connected(version=ray.__version__, host=host, nodes=tuple(nodes)))
     driver = Driver(connect, reports)

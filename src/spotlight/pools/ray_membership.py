@@ -29,6 +29,8 @@ PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 UNDATED_S = 30.0
 """Seconds that a drain without a deadline leaves."""
+LONGEST_S = 120.0
+"""Most seconds that a drain leaves, as the longest notice of a cloud: the clock that set its deadline may be wrong."""
 
 
 class EndKind(StrEnum):
@@ -124,7 +126,7 @@ class RayMembership:
             place = self._places.get(key)
             if place is not None and place.started is not None:
                 place.is_announced = True
-                seconds = max(0.0, deadline_ms / 1000 - wall) if deadline_ms else UNDATED_S
+                seconds = min(max(0.0, deadline_ms / 1000 - wall), LONGEST_S) if deadline_ms else UNDATED_S
                 found.append(Draining(name=place.name, seconds=seconds))
         return found
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from spotlight.core.node_spec import NodeStanding
 from spotlight.presence import Beat, read_beat
 from spotlight.surface.formats import plain
 from spotlight.surface.projections import RunView
@@ -39,6 +40,8 @@ class RunStanding(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the last result, step, publication or evaluation; of a live run since the last denoising step."""
     waiting_for: str | None
     """What a live run waits for."""
+    machines: tuple[NodeStanding, ...] = ()
+    """Nodes of a live run."""
 
 
 def standing_of(view: RunView, folder: Path | None = None) -> RunStanding:
@@ -53,6 +56,7 @@ def standing_of(view: RunView, folder: Path | None = None) -> RunStanding:
         pid_alive=alive,
         last_progress_s=_last_progress_s(view, beat if alive else None),
         waiting_for=(beat.waiting_for or None) if alive and beat is not None else None,
+        machines=beat.nodes if alive and beat is not None else (),
     )
 
 

@@ -4,6 +4,7 @@ Both receive the journal's records as they are written, and read only the view.
 """
 
 import threading
+from collections import Counter
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -16,6 +17,7 @@ from rich.text import Text
 
 from spotlight.control.market.prices import PriceTable
 from spotlight.core.events import SAMPLES, Evaluated, IterationDone, ProblemNoted, Record, RunStopped
+from spotlight.core.node_spec import NodeStanding
 from spotlight.core.work import SlotClass
 from spotlight.surface.formats import count, dollars, duration, percent, score, score_name
 from spotlight.surface.liveness import RunStanding
@@ -192,6 +194,8 @@ def panel(
         rows = [row for row in view.timeline.ordered() if row.slot_class is slot_class]
         if rows:
             grid.add_row(slot_class.value, _strip(view, rows))
+    if standing is not None and (elsewhere := [each for each in standing.machines if each.place]):
+        grid.add_row("machines", machine_lines(elsewhere))
     grid.add_row("preemptions", _losses(view))
     grid.add_row("previews", _previews(view))
     grid.add_row("cost", _cost(view, prices))
@@ -215,6 +219,19 @@ def state_line(standing: RunStanding) -> Text:
     if standing.last_progress_s is not None:
         line.append(f"; last progress {duration(standing.last_progress_s)} ago", style="dim")
     return line
+
+
+def machine_lines(machines: list[NodeStanding]) -> Text:
+    """Nodes on other machines, one per line; of a larger pool the states are counted."""
+    if len(machines) > STRIP:
+        states = Counter(each.state.value for each in machines)
+        return Text(", ".join(f"{number:,} {state}" for state, number in sorted(states.items())))
+    lines = [
+        f"{each.node}  {count(each.slots, each.slot_class + ' slot')}  at {each.place}"
+        f"{f', zone {each.zone}' if each.zone else ''}: {each.state}"
+        for each in machines
+    ]
+    return Text("\n".join(lines))
 
 
 def _rate(view: RunView) -> list[str]:

@@ -8,6 +8,7 @@ import msgspec
 from spotlight.control.market.bubbles import bubbles_of
 from spotlight.control.market.occupancy import Tenure
 from spotlight.control.market.prices import PriceTable
+from spotlight.core.node_spec import NodeStanding
 from spotlight.core.work import SlotClass
 from spotlight.surface.liveness import RunStanding, State, standing_of
 from spotlight.surface.panels.cost_panel import CostPanel, cost_panel
@@ -49,6 +50,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     pid_alive: bool
     last_progress_s: float | None
     waiting_for: str | None
+    machines: tuple[NodeStanding, ...]
     run: RunFacts
     seq: int
     seconds: float

@@ -299,6 +299,10 @@ PullEntry: TypeAlias = tuple[float, int, WorkerRecord]
 """Negative speed, so that the fastest worker is first; number of the entry; worker."""
 
 
+REPLACED_LIMIT = 1024
+"""Replaced pulls that may wait in the heap: while no request waits, none is taken out of it."""
+
+
 class PullQueue:
     """Standing pulls, the fastest worker first."""
 
@@ -327,6 +331,9 @@ class PullQueue:
         entry = self._entry = self._entry + 1
         self.entries[worker.id] = entry
         heappush(self._heap, (-worker.speed, entry, worker))
+        if len(self._heap) > 2 * len(self.entries) + REPLACED_LIMIT:
+            self._heap = [each for each in self._heap if self.entries.get(each[2].id) == each[1]]
+            heapify(self._heap)
 
     def wake(self, worker: WorkerRecord) -> None:
         if worker.id in self._aside or worker.id in self._leaving:

@@ -45,7 +45,9 @@ def join(
     address: Annotated[
         str | None, typer.Argument(help="HOST:PORT at which this machine reaches the run; default the token file's.")
     ] = None,
-    slots: Annotated[int, typer.Option(min=0, help="Slots, and so workers; 0: as many as the run's nodes.")] = 0,
+    slots: Annotated[
+        int, typer.Option(min=0, help="Slots, and so workers; 0: one per GPU, or as the run's nodes.")
+    ] = 0,
     reserved: Annotated[bool, typer.Option("--reserved/--spot", help="How this machine is billed.")] = False,
     zone: Annotated[str, typer.Option(help="Zone of this machine, for the report.")] = "",
     name: Annotated[str | None, typer.Option(help="Name of the node; default this machine's.")] = None,
