@@ -2,6 +2,8 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
+# Both distributions of this tree: the code, and its weights and OCR models.
+PACKAGES := -e ./assets -e '.[dev]'
 # One thread per process: processes share the cores, and threads that spin at barriers starve one another.
 export OMP_NUM_THREADS ?= 1
 # Some virtual machines advertise AMX without providing it; bf16 matmuls then die with an illegal instruction.
@@ -12,11 +14,11 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 setup: $(VENV)/.installed $(VENV)/.browser
 
 # uv ignores pip's find-links, so hand them on; where uv cannot be had, plain pip does the same, slower.
-$(VENV)/.installed: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Spotlight needs Python 3.11 or newer; run make with PYTHON=python3.11")'
+$(VENV)/.installed: pyproject.toml assets/pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Spotlight needs Python 3.11, 3.12 or 3.13; run make with PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet uv && UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" \
-	  $(BIN)/python -m uv pip install --python $(BIN)/python -e '.[dev]' || $(BIN)/python -m pip install -e '.[dev]'
+	  $(BIN)/python -m uv pip install --python $(BIN)/python $(PACKAGES) || $(BIN)/python -m pip install $(PACKAGES)
 	touch $@
 
 # The browser tests need a Chromium. Where this may not install one, they are skipped, or fail under CI=true.
