@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 # Some virtual machines advertise AMX without providing it; bf16 matmuls then die with an illegal instruction.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: setup demo test test-full test-gpus lint clean storm
+.PHONY: setup demo test test-full test-gpus lint clean storm dist dist-check
 
 setup: $(VENV)/.installed $(VENV)/.browser
 
@@ -57,5 +57,15 @@ lint: setup
 	$(BIN)/vulture src benchmarks vulture_whitelist.py $(VENV)/template_names.py
 	$(BIN)/vulture src benchmarks tests vulture_whitelist.py $(VENV)/template_names.py
 
+# Both wheels.
+dist: setup
+	rm -rf dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist ./assets .
+	@ls -l dist
+
+# Installs them into a fresh environment outside of the checkout, with $(PYTHON), and runs a shortened demo there.
+dist-check: dist
+	$(BIN)/python tests/dist_check.py --python $(PYTHON)
+
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs dist
