@@ -153,6 +153,7 @@ def test_run_with_any_name_has_a_plain_address(tmp_path):
     assert all(re.fullmatch(r"/runs/~[0-9a-f]{16}", address) for address in addresses)
     for address in addresses:
         assert request(app, address).status == 200
+        assert request(app, f"{address}/panels").status == 200
     assert run_id(Path("/runs/demo-1")) == "demo-1"
 
 

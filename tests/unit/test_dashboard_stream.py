@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -102,11 +103,12 @@ def test_nothing_new_is_no_update_and_a_slow_client_gets_everything_anew(tmp_pat
     assert run.newer(first.revision) is None
 
 
-async def events_of(stream: RunStream, after: int, wanted: int) -> list[bytes]:
+async def events_of(stream: RunStream, after: int, until: int) -> list[bytes]:
+    """Events up to that position."""
     found = []
     async for event in stream.events(after):
         found.append(event)
-        if len(found) == wanted:
+        if event.startswith(b"id: %d\n" % until):
             break
     return found
 
@@ -116,14 +118,13 @@ def test_all_clients_of_a_run_share_one_poller_which_ends_with_the_last(tmp_path
 
     async def watch() -> None:
         stream = RunStream(live.follow())
-        clients = [asyncio.create_task(events_of(stream, 59, 3)) for _ in range(4)]
+        clients = [asyncio.create_task(events_of(stream, 59, 89)) for _ in range(4)]
         while stream.clients < 4:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0)
         live.write(30)
         bodies = await asyncio.wait_for(asyncio.gather(*clients), 20)
-        assert len({events[-1] for events in bodies}) == 1
-        assert bodies[0][-1].startswith(b"id: 89\n")
+        assert len({tuple(events) for events in bodies}) == 1
         while stream.clients:
             await asyncio.sleep(0.01)
         assert stream._poller is None
@@ -149,6 +150,14 @@ def test_position_is_the_pages_or_that_of_the_last_event(app, query, headers):
 
 def test_position_beyond_the_journal_makes_the_page_load_anew(app):
     assert "event: reset" in request(app, "/runs/run/events?after=99999", most=20).text
+
+
+def test_run_that_is_deleted_under_the_page_is_reported(tmp_path):
+    live = LiveFolder(tmp_path / "run", 60)
+    run = live.follow()
+    shutil.rmtree(live.folder.path)
+    run.refresh()
+    assert "No such file" in run.page()[2]["damage"]
 
 
 def test_damaged_journal_is_shown_up_to_the_damage(tmp_path):

@@ -12,7 +12,7 @@ from PIL import Image
 from story_journal import PROMPTS, story
 
 from spotlight.control.market.prices import PriceTable
-from spotlight.core.events import Evaluated, Record, RunStarted, RunStopped, StepCommitted
+from spotlight.core.events import Accepted, Evaluated, Record, RunStarted, RunStopped, StepCommitted
 from spotlight.surface import formats as words
 from spotlight.surface.html.scales import ticks, time_ticks
 from spotlight.surface.panels.run_panels import RunSetting
@@ -144,6 +144,24 @@ def test_missing_foreign_or_outside_pictures_are_left_out(tmp_path: Path):
     (folder / "images/0005-2.png").unlink()
     (folder / "images/0005-2.png").symlink_to(outside)
     assert len(page(story(), folder).addresses) == 2
+
+
+def test_videos_of_the_journal_are_embedded_if_they_are_what_they_claim(tmp_path: Path):
+    records = [
+        msgspec.structs.replace(record, event=msgspec.structs.replace(record.event, payload=f"images/{n}.webm"))
+        if isinstance(record.event, Accepted) and record.event.payload
+        else record
+        for n, record in enumerate(story(iterations=1))
+    ]
+    (tmp_path / "images").mkdir()
+    payloads = [
+        record.event.payload for record in records if isinstance(record.event, Accepted) and record.event.payload
+    ]
+    for number, payload in enumerate(payloads):
+        (tmp_path / payload).write_bytes(b"\x1aE\xdf\xa3 video" if number % 4 else b"<html>")
+    made = page(records, tmp_path)
+    assert made.seen["video"] == len(payloads) - 2 == 6
+    assert all(address.startswith("data:video/webm;base64,GkXfo") for address in made.addresses)
 
 
 def test_run_that_has_just_started_has_a_page(tmp_path: Path):

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from spotlight.presence import Beat, read_beat
+from spotlight.surface.formats import plain
 from spotlight.surface.projections import RunView
 
 
@@ -47,7 +48,7 @@ def standing_of(view: RunView, folder: Path | None = None) -> RunStanding:
     state = _state(view, beat if alive else None)
     return RunStanding(
         state=state,
-        reason=_reason(view, state, beat, folder.name if folder is not None else "RUN"),
+        reason=_reason(view, state, beat, plain(folder.name) if folder is not None else "RUN"),
         pid=beat.pid if beat is not None else None,
         pid_alive=alive,
         last_progress_s=_last_progress_s(view, beat if alive else None),

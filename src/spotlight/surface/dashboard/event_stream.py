@@ -6,11 +6,13 @@ poller. It polls only while there are clients, and spends at most a fifth of one
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator
 
 from spotlight.surface.dashboard.followed_run import FollowedRun
 
+log = logging.getLogger(__name__)
 POLL_S = 0.5
 OVER_S = 2.0
 """Seconds between polls of a run that is over: it may be resumed."""
@@ -74,7 +76,13 @@ class RunStream:
     async def _poll(self) -> None:
         while True:
             began = time.monotonic()
-            if await asyncio.to_thread(self.run.refresh):
+            try:
+                is_changed = await asyncio.to_thread(self.run.refresh)
+            except Exception:
+                # A defect must not leave pages that look live: they keep what they have, and the trace is in the log.
+                log.exception("the page cannot follow %s", self.run.folder.path)
+                is_changed = False
+            if is_changed:
                 changed, self._changed = self._changed, asyncio.Event()
                 changed.set()
             took = time.monotonic() - began

@@ -95,7 +95,7 @@ class FollowedRun:
                 for record in self._tail.advance():
                     self.view.apply(record)
                     self._leases.apply(record)
-            except InputError as error:
+            except (InputError, OSError) as error:
                 self._damage = str(error)
             standing = standing_of(self.view, self.folder.path)
             self._check(standing.pid_alive)
@@ -161,7 +161,7 @@ class FollowedRun:
         try:
             if self._audit.advance():
                 return
-        except InputError as error:
+        except (InputError, OSError) as error:
             self._damage = str(error)
             return
         if not is_live or time.monotonic() - self._verdict_at > VERDICT_EVERY_S:

@@ -19,7 +19,7 @@ from spotlight.surface.timeline import row_name
 
 NEWEST_KEPT = 256
 """Leases of each slot that are kept while a run is followed."""
-MOST_SHOWN = 8
+MOST_SHOWN = 4
 PARTS_KEPT = 2
 """Parts of the journal whose leases are kept."""
 _decoder = msgspec.msgpack.Decoder(Record)

@@ -94,7 +94,8 @@ def shown(value: float | None, unit: ChartUnit) -> str:
 
 def _lines(chart: Chart, frame: Frame) -> ChartDrawing:
     y = _value_scale(chart, frame)
-    x = Scale(chart.x[0], max(chart.x[-1], chart.x[0] + 1), frame.left + 8, frame.right - 8)
+    single = 1.0 if len(chart.x) == 1 else 0.0
+    x = Scale(chart.x[0] - single, chart.x[-1] + single, frame.left + 8, frame.right - 8)
     main = chart.lines[0]
     last = _last_point(chart.x, main)
     with_interval = main.low is not None
@@ -104,7 +105,11 @@ def _lines(chart: Chart, frame: Frame) -> ChartDrawing:
         left=frame.left,
         right=frame.right,
         bottom=frame.bottom,
-        x_ticks=[AxisTick(x(tick), f"{tick:.0f}") for tick in ticks(x.low, x.high, 6) if tick == int(tick)],
+        x_ticks=[
+            AxisTick(x(tick), f"{tick:.0f}")
+            for tick in (chart.x if single else ticks(x.low, x.high, 6))
+            if tick == int(tick)
+        ],
         y_ticks=[AxisTick(y(tick), shown(tick, chart.unit)) for tick in ticks(y.low, y.high)],
         lines=[_line(chart, number, x, y) for number in range(len(chart.lines))],
         bars=[],

@@ -7,6 +7,7 @@ import msgspec
 
 from spotlight.budget import BudgetConfig
 from spotlight.control.market.prices import PriceTable
+from spotlight.surface.formats import plain
 from spotlight.surface.liveness import RunStanding, standing_of
 from spotlight.surface.panels.cost_panel import CostPanel, cost_panel
 from spotlight.surface.panels.crew_panel import CrewPanel, crew_panel
@@ -68,7 +69,7 @@ def setting_of(folder: "RunFolder") -> RunSetting:
     prompts = folder.read_prompts() if folder.prompts.exists() else None
     both = (*prompts.training, *prompts.held_out) if prompts else ()
     return RunSetting(
-        name=folder.name,
+        name=plain(folder.name),
         iterations=config["iterations"],
         prompts={prompt.id: prompt.text for prompt in both},
         trained_on=len(prompts.shared(config["eval"]["prompts"])) if prompts else 0,

@@ -36,7 +36,8 @@ def score_panel(view: RunView, trained_on: int = 0) -> ScorePanel:
 
 
 def _chart(name: str, curve: Sequence[tuple[int, ScoreInterval]]) -> Chart:
-    caption = f"{score_name(name)}: {score(curve[0][1].value)} → {score(curve[-1][1].value)}"
+    caption = f"{score_name(name)}: {score(curve[0][1].value)}"
+    caption += f" → {score(curve[-1][1].value)}" if len(curve) > 1 else ""
     line = ChartLine(
         label=score_name(name),
         values=[point.value for _, point in curve],

@@ -35,6 +35,7 @@ class SummaryPanel(msgspec.Struct, frozen=True, kw_only=True):
     of: int | None
     """Number of iterations that the run is to have."""
     left_s: float | None
+    """None unless a controller works on the run."""
     preemptions: int
     unannounced: int
     waste: float
@@ -72,7 +73,7 @@ def summary_panel(
         evaluations=len(curve),
         iterations=len(view.iterations),
         of=of,
-        left_s=seconds_left(view, of),
+        left_s=seconds_left(view, of) if standing.pid_alive else None,
         preemptions=len(taken),
         unannounced=sum(not one.noticed for one in taken),
         waste=view.waste,

@@ -95,7 +95,7 @@ class Plot {
       ],
       series: [{}, ...seriesOf(chart)],
       bands: bandsOf(chart),
-      hooks: { setCursor: [(plot) => this.read(plot.cursor.idx)], draw: chart.kind === "bars" ? [drawLevels(chart)] : [] },
+      hooks: { setCursor: [(plot) => this.read(plot.cursor.idx)], draw: [chart.kind === "bars" ? drawLevels(chart) : drawInterval(chart)] },
     };
     this.plot = new uPlot(options, dataOf(chart), this.frame);
   }
@@ -134,9 +134,27 @@ class Plot {
 }
 
 function xRange(chart, low, high) {
-  const few = chart.x.length < 2;
-  const room = chart.kind === "bars" ? 0.6 : few ? 0.5 : (high - low) * 0.02;
+  if (chart.x.length < 2) return [chart.x[0] - 1, chart.x[0] + 1];
+  const room = chart.kind === "bars" ? 0.6 : (high - low) * 0.02;
   return [low - room, high + room];
+}
+
+// One evaluation has no band: its interval is an upright line.
+function drawInterval(chart) {
+  return (plot) => {
+    const [line] = chart.lines;
+    if (chart.x.length !== 1 || !line.low) return;
+    const pen = plot.ctx;
+    const left = plot.valToPos(chart.x[0], "x", true);
+    pen.save();
+    pen.strokeStyle = colour("line-1");
+    pen.lineWidth = 2 * devicePixelRatio;
+    pen.beginPath();
+    pen.moveTo(left, plot.valToPos(line.low[0], "y", true));
+    pen.lineTo(left, plot.valToPos(line.high[0], "y", true));
+    pen.stroke();
+    pen.restore();
+  };
 }
 
 function extentOf(chart) {

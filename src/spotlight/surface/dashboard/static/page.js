@@ -9,7 +9,7 @@ import { RunStream } from "./stream.js";
 import { Timeline } from "./timeline.js";
 
 const LINES = 200;
-const WORDS = { live: "live", reconnecting: "connecting again", paused: "paused", connecting: "connecting" };
+const WORDS = { live: "connected", reconnecting: "connecting again", paused: "paused", connecting: "connecting" };
 const place = new Place();
 
 class RunColumn {
@@ -44,9 +44,7 @@ class RunColumn {
   apply(update) {
     for (const [panel, html] of Object.entries(update.panels)) {
       const cell = this.cells[panel];
-      const wanted = parsed(html).firstElementChild;
-      if (cell.firstElementChild) morph(cell.firstElementChild, wanted);
-      else cell.append(wanted);
+      morph(cell.querySelector(":scope > [data-panel]"), parsed(html).firstElementChild);
     }
     this.addLines(update.lines);
     this.at = update.at;
@@ -82,7 +80,8 @@ function showLink() {
 
 function showAgo() {
   for (const time of document.querySelectorAll("time[data-ago]")) {
-    const text = `${duration(Math.max(0, Date.now() / 1000 - Number(time.dataset.ago)))} ago`;
+    const since = Date.now() / 1000 - Number(time.dataset.ago);
+    const text = since < 2 ? "just now" : `${duration(since)} ago`;
     if (time.textContent !== text) time.textContent = text;
   }
 }

@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const KEY = "spotlight-theme";
-  const NAMES = { auto: "Auto", light: "Light", dark: "Dark" };
+  const NAMES = { auto: "◐ Auto", light: "☀ Light", dark: "☾ Dark" };
   const stored = () => { try { return localStorage.getItem(KEY) || "auto"; } catch { return "auto"; } };
   const apply = (theme) => {
     if (theme === "auto") delete document.documentElement.dataset.theme;

@@ -313,7 +313,8 @@ export class Timeline {
       if (this.tip.hidden || this.tip.dataset.head !== head) return;
       const leases = moment.leases.map(leaseLine);
       if (moment.more) leases.push(`and ${moment.more} more leases`);
-      const all = [...lines, ...(leases.length ? leases : ["no lease"])];
+      const none = lines.includes(this.labels.preview) ? "previews have no leases" : "no lease";
+      const all = [...lines, ...(leases.length ? leases : [none])];
       this.showTip(all, x, Math.max(y, top + height));
       if (isSpoken) this.words.textContent = all.join(". ");
     }, HOVER_MS);
@@ -371,7 +372,7 @@ export class Timeline {
 }
 
 function leaseLine(lease) {
-  const began = `since ${clock(lease.start)}${lease.step ? ` from step ${lease.step}` : ""}`;
+  const began = `${lease.step ? `, from step ${lease.step}` : ""}: ${clock(lease.start)}`;
   const ended = lease.end === null ? "still held" : `${lease.outcome} after ${duration(lease.end - lease.start)}`;
-  return `lease ${lease.request}, attempt ${lease.attempt}, ${began}, ${ended}`;
+  return `lease ${lease.request}, attempt ${lease.attempt}${began}, ${ended}`;
 }

@@ -15,6 +15,8 @@ const PATTERNS = {
   evaluation: (pen) => { pen.fillStyle = colour("pattern"); for (const at of [2, 6]) { pen.beginPath(); pen.arc(at, at, 1.1, 0, 7); pen.fill(); } },
   load: (pen) => { pen.fillStyle = colour("pattern"); pen.fillRect(0, 0, 8, 1.2); pen.fillRect(0, 4, 8, 1.2); },
   publish: (pen) => { pen.fillStyle = colour("pattern"); pen.fillRect(0, 0, 1.2, 8); pen.fillRect(4, 0, 1.2, 8); },
+  rollout: (pen) => { pen.fillStyle = colour("pattern"); pen.fillRect(3, 3, 1.4, 1.4); },
+  start: (pen) => { pen.fillStyle = colour("pattern"); pen.fillRect(0, 2, 4, 1.4); pen.fillRect(4, 6, 4, 1.4); },
   switch: (pen) => stripes(pen, colour("pattern"), 2, -1),
   notice: (pen) => stripes(pen, colour("lost"), 1.8, -1),
 };
