@@ -25,7 +25,7 @@ $(VENV)/.installed: pyproject.toml assets/pyproject.toml
 $(VENV)/.browser: $(VENV)/.installed
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-	    { apt-get install -yq --no-install-recommends chromium || { apt-get update -q && apt-get install -yq --no-install-recommends chromium; }; } \
+	    { export DEBIAN_FRONTEND=noninteractive; apt-get install -yq --no-install-recommends chromium || { apt-get update -q && apt-get install -yq --no-install-recommends chromium; }; } \
 	    >$(VENV)/browser.log 2>&1; } || echo "no Chromium: the browser tests are skipped; install it with your packages"
 	@touch $@
 
