@@ -2,21 +2,23 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
+# Both distributions of this tree: the code, and its weights and OCR models.
+PACKAGES := -e ./assets -e '.[dev]'
 # One thread per process: processes share the cores, and threads that spin at barriers starve one another.
 export OMP_NUM_THREADS ?= 1
 # Some virtual machines advertise AMX without providing it; bf16 matmuls then die with an illegal instruction.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: setup demo test test-full test-gpus lint clean storm
+.PHONY: setup demo test test-full test-gpus lint clean storm dist dist-check
 
 setup: $(VENV)/.installed $(VENV)/.browser
 
 # uv ignores pip's find-links, so hand them on; where uv cannot be had, plain pip does the same, slower.
-$(VENV)/.installed: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Spotlight needs Python 3.11 or newer; run make with PYTHON=python3.11")'
+$(VENV)/.installed: pyproject.toml assets/pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Spotlight needs Python 3.11, 3.12 or 3.13; run make with PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet uv && UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" \
-	  $(BIN)/python -m uv pip install --python $(BIN)/python -e '.[dev]' || $(BIN)/python -m pip install -e '.[dev]'
+	  $(BIN)/python -m uv pip install --python $(BIN)/python $(PACKAGES) || $(BIN)/python -m pip install $(PACKAGES)
 	touch $@
 
 # The browser tests need a Chromium. Where this may not install one, they are skipped, or fail under CI=true.
@@ -55,5 +57,15 @@ lint: setup
 	$(BIN)/vulture src benchmarks vulture_whitelist.py $(VENV)/template_names.py
 	$(BIN)/vulture src benchmarks tests vulture_whitelist.py $(VENV)/template_names.py
 
+# Both wheels.
+dist: setup
+	rm -rf dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist ./assets .
+	@ls -l dist
+
+# Installs them into a fresh environment outside of the checkout, with $(PYTHON), and runs a shortened demo there.
+dist-check: dist
+	$(BIN)/python tests/dist_check.py --python $(PYTHON)
+
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs dist

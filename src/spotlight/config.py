@@ -26,7 +26,7 @@ from spotlight.compute.train.config import AlgorithmConfig, FlowGrpoConfig, NftC
 from spotlight.control.advantage import StdMode
 from spotlight.control.explore.config import ExploreConfig, PlanKind, Precision, SelectedNoise
 from spotlight.control.pipeline.config import PipelineConfig
-from spotlight.core.errors import ConfigError, suggestion
+from spotlight.core.errors import ConfigError, UnknownSetting, suggestion
 from spotlight.core.run_files import is_file
 from spotlight.core.section import Section
 from spotlight.folder import OutputConfig
@@ -230,7 +230,7 @@ def load_config(recipe: str, overrides: Sequence[str] = (), is_stored: bool = Fa
     try:
         config = RunConfig.model_validate(settings)
     except ValidationError as error:
-        raise ConfigError(_sentence(error.errors()[0], settings, parts, overrides)) from error
+        raise _explained(error.errors()[0], settings, parts, overrides) from error
     model = config.model.model_copy(update={"device": found_device(config.model.device)})
     config = config.model_copy(update={"model": model})
     if not is_stored:
@@ -347,9 +347,9 @@ def _nested(override: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def _sentence(
+def _explained(
     error: ErrorDetails, settings: Mapping[str, Any], parts: Mapping[str, Any], overrides: Sequence[str]
-) -> str:
+) -> ConfigError:
     """One pydantic error as a sentence: what is wrong, why, what to do."""
     location = [str(part) for part in error["loc"] if part not in LOSSES]
     dotted = ".".join(location)
@@ -358,12 +358,13 @@ def _sentence(
     found = error.get("input")
     if error["type"] == "extra_forbidden":
         known = suggestion(location[-1], _keys_at(location[:-1], settings))
-        return f"{source} sets '{dotted}', which does not exist: {known}"
+        return UnknownSetting(f"{source} sets '{dotted}', which does not exist: {known}", dotted)
     if error["type"] == "union_tag_invalid":
         kind = str(found.get("kind")) if isinstance(found, dict) else str(found)
-        return f"{source} names the loss '{kind}', which does not exist: {suggestion(kind, LOSSES)}"
+        return ConfigError(f"{source} names the loss '{kind}', which does not exist: {suggestion(kind, LOSSES)}")
     reason = error["msg"][:1].lower() + error["msg"][1:]
-    return f"{source} sets {dotted} to {found!r}, but {reason}; change it, for example with {dotted}=VALUE."
+    example = f"change it, for example with {dotted}=VALUE."
+    return ConfigError(f"{source} sets {dotted} to {found!r}, but {reason}; {example}")
 
 
 def _setter(location: Sequence[str], parts: Mapping[str, Any]) -> str:

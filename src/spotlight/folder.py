@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 from pydantic import Field, model_validator
 
+from spotlight import __version__
 from spotlight.core.errors import ConfigError, EnvironmentProblem, InputError, suggestion
 from spotlight.core.journal import JournalConfig
 from spotlight.core.run_files import (
@@ -45,6 +46,7 @@ from spotlight.core.run_files import (
     find_run,
     run_names,
 )
+from spotlight.core.run_version import WRITER
 from spotlight.core.section import Section
 
 if TYPE_CHECKING:
@@ -158,12 +160,14 @@ class RunFolder:
         raise InputError(f"there is no run '{run}': {hint}")
 
     def write_config(self, settings: dict[str, Any]) -> None:
-        self.config.write_text(json.dumps(settings, indent=2) + "\n")
+        """Store the settings, and the version of the package that writes them."""
+        self.config.write_text(json.dumps({WRITER: __version__, **settings}, indent=2) + "\n")
 
     def read_config(self) -> dict[str, Any]:
         """The stored settings, with the present path of the run's own base weights: the folder may have been moved."""
         try:
             content: dict[str, Any] = json.loads(self.config.read_text())
+            content.pop(WRITER, None)
             for own in (self.base, self.base_folder):
                 content["model"].update({"name": str(own)} if own.exists() else {})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -240,6 +244,18 @@ def differences(before: Any, now: Any, path: str = "") -> Sequence[tuple[str, An
         if all(isinstance(each, dict) for each in (*before, *now)):
             return [difference for old, new in pairs for difference in differences(old, new, path)]
     return [] if before == now else [(path, before, now)]
+
+
+def absent_keys(before: Any, now: Any, path: str = "") -> list[str]:
+    """Dotted keys of settings that `before` lacks; a whole section counts as one."""
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return []
+    keys = [(key, f"{path}.{key}" if path else key) for key in now]
+    return [
+        found
+        for key, dotted in keys
+        for found in (absent_keys(before[key], now[key], dotted) if key in before else [dotted])
+    ]
 
 
 def _shown(value: Any) -> str:

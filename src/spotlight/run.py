@@ -154,6 +154,7 @@ class Run:
             finally:
                 embeddings.close()
                 keeping.cancel()
+                await asyncio.gather(keeping, return_exceptions=True)
 
     async def _encode(self, texts: Sequence[str], progress: Callable[[str], None]) -> None:
         reserved = self.config.cluster.reserved_nodes()[0]

@@ -1,5 +1,6 @@
 """A run with a user's own prompts, two rewards and a second judge in one working folder, resumed from another."""
 
+import html
 import json
 import math
 import os
@@ -45,6 +46,7 @@ def spotlight(folder: Path, *arguments: str) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
     return done.stdout
 
 
@@ -86,5 +88,5 @@ def test_run_with_own_prompts_and_rewards_resumes_from_another_folder_without_th
     assert "4 brightness:bright source " in scorer
     assert [set(event.terms) for event in events if isinstance(event, Compared)] == [{"jpeg", "brightness:bright"}] * 2
     report = (here / "runs/run/report.html").read_text()
-    assert "the word &quot;kettle&quot;" in report
+    assert 'the word "kettle"' in html.unescape(report)
     assert json.loads((here / "runs/run/config.json").read_text())["reward"]["folder"] == str(here)

@@ -12,6 +12,7 @@ DOCUMENTS = sorted(
         *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")),
         *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("src/spotlight/assets/*/README.md"),
+        *ROOT.glob("assets/**/README.md"),
     )
 )
 

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 from journal_stories import CALM, SMALL, HandClock, lease, segments, write
 
-from spotlight.core.errors import InputError
 from spotlight.core.events import Checkpointed, Record
 from spotlight.core.journal import (
     Journal,
     JournalCorrupt,
     read,
 )
+from spotlight.core.run_version import OtherVersion
 from spotlight.core.segments import pack_frame, pack_header
 
 # -- torn tails and damage ---------------------------------------------------------------------------------------------
@@ -116,10 +116,10 @@ def test_a_record_that_bears_another_number_is_refused(tmp_path):
     assert caught.value.seq == 1
 
 
-def test_a_record_of_an_unknown_event_is_refused(tmp_path):
+def test_a_record_of_an_unknown_event_is_another_version_s(tmp_path):
     frame = pack_frame(msgspec.msgpack.encode({"seq": 0, "at": 0.0, "event": {"type": "Teleported"}}))
     (tmp_path / "segment-000000.log").write_bytes(pack_header(0) + frame)
-    with pytest.raises(JournalCorrupt, match="cannot be read"):
+    with pytest.raises(OtherVersion, match="a record of an unknown kind"):
         list(read(tmp_path))
 
 
@@ -147,5 +147,5 @@ def test_a_journal_of_another_schema_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("spotlight.core.segments.SCHEMA", 99)
     write(tmp_path, 1)
     monkeypatch.undo()
-    with pytest.raises(InputError, match="schema 99"):
+    with pytest.raises(OtherVersion, match="format 99 instead of"):
         list(read(tmp_path))

@@ -2,7 +2,9 @@
 
     SpotlightError
     |-- InputError (2)            the user's input: recipe, prompt, file, option
-    |   |-- ConfigError           unknown or impossible setting
+    |   |-- ConfigError           impossible setting
+    |   |   `-- UnknownSetting    a setting that does not exist
+    |   |-- OtherVersion          a run folder of another version (core/run_version.py)
     |   |-- PromptError           a prompt that the encoder cannot encode
     |   |-- WeightsError          missing, truncated, altered or mismatched weights
     |   |-- RewardError           unknown reward, wrong number of scores, non-finite score
@@ -44,6 +46,12 @@ class InputError(SpotlightError):
 
 class ConfigError(InputError):
     pass
+
+
+class UnknownSetting(ConfigError):
+    def __init__(self, message: str, setting: str = "") -> None:
+        super().__init__(message)
+        self.setting = setting
 
 
 class PromptError(InputError):

@@ -19,6 +19,7 @@ import msgspec
 
 from spotlight.core.errors import InputError
 from spotlight.core.events import SCHEMA, Checkpointed, Record
+from spotlight.core.run_version import other_version
 
 MAGIC = b"SPOTJRNL"
 MARK = b"\xc1\xc1"
@@ -97,6 +98,9 @@ class Segment:
         try:
             record = _decoder.decode(self.data[body : body + length])
         except msgspec.MsgspecError as error:
+            if _is_foreign(self.data[body : body + length]):
+                what = f"a record of an unknown kind ({error}; record {self.first_seq + index} of its journal)"
+                raise other_version(run_of(self.path), what) from error
             raise self._corrupt(start, self.first_seq + index, f"it cannot be read ({error})") from error
         if record.seq != self.first_seq + index:
             raise self._corrupt(start, self.first_seq + index, f"it has the number {record.seq}")
@@ -186,7 +190,7 @@ def read_segments(folder: Path, first: int = 0) -> Iterator[Segment]:
 
 def segment_of(paths: Sequence[Path], record: int) -> tuple[int, int]:
     """Number and first record of the segment that has this record, from the headers alone; the last if none has it."""
-    for number in range(len(paths) - 1, 0, -1):
+    for number in range(len(paths) - 1, -1, -1):
         with paths[number].open("rb") as file:
             header = file.read(HEADER.size)
         try:
@@ -237,8 +241,19 @@ def _unpack_header(path: Path, data: bytes, expected_seq: int) -> int:
             expected_seq,
         )
     if schema != SCHEMA:
-        raise InputError(
-            f"the journal {path} has schema {schema}, but this version of spotlight reads {SCHEMA}; "
-            "use the version that wrote it."
-        )
+        raise other_version(run_of(path), f"a journal of format {schema} instead of {SCHEMA}")
     return int(first_seq)
+
+
+def _is_foreign(payload: bytes) -> bool:
+    """Whether a payload whose checksum is right is a record, of an event that this version does not have."""
+    try:
+        found = msgspec.msgpack.decode(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and {"seq", "at", "event"} <= found.keys()
+
+
+def run_of(segment: Path) -> Path:
+    """The folder of the run that a segment belongs to."""
+    return segment.parent.parent

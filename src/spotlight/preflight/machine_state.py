@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from spotlight.assets import DISTRIBUTION, REMEDY, altered, assets_root, digests
 from spotlight.compute.memory.memory_plan import gib
 from spotlight.compute.models.config import GPU_DRIVERS
 from spotlight.core.errors import EnvironmentProblem
@@ -68,11 +69,14 @@ class MachineFacts:
     has_driver: Callable[[], bool] = lambda: any(Path(driver).exists() for driver in GPU_DRIVERS)
     port: int = 0
     """Loopback port to bind; 0: any."""
+    assets: Callable[[], Path] = assets_root
+    """Folder of the weights and OCR models."""
 
 
 def examine(around: MachineFacts) -> Iterator[Examined]:
     """Findings in the order of a run's start."""
     yield Examined("python", Health.OK, f"{platform.python_version()} on {platform.system()} {platform.release()}")
+    yield _assets(around)
     yield from _gpus(around)
     yield _cores()
     yield _host_memory()
@@ -83,6 +87,18 @@ def examine(around: MachineFacts) -> Iterator[Examined]:
     yield _unix_socket(around)
     yield _open_files()
     yield from (_extra(name, modules) for name, modules in EXTRAS.items())
+
+
+def _assets(around: MachineFacts) -> Examined:
+    """Weights and OCR models, by their digests."""
+    try:
+        root = around.assets()
+    except EnvironmentProblem:
+        return Examined("assets", Health.PROBLEM, f"{DISTRIBUTION} is not installed", REMEDY.capitalize())
+    if wrong := altered(root):
+        found = f"{', '.join(wrong)} in {root} is absent or not the expected file"
+        return Examined("assets", Health.PROBLEM, found, REMEDY.capitalize())
+    return Examined("assets", Health.OK, f"{len(digests())} files with the expected digests in {root}")
 
 
 def _gpus(around: MachineFacts) -> Iterator[Examined]:

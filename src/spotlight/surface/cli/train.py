@@ -1,7 +1,7 @@
 """`spotlight train` and `spotlight resume`: a run on this machine, with a live panel and a report at its end."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -144,9 +144,9 @@ def resume(
         return
     folder = RunFolder.find(run)
     folder.check_no_links()
-    before = folder.read_config()
-    config = resumed_config(before, overrides or [])
-    check_unchanged(before, config.model_dump(mode="json"))
+    stored = stored_config(folder)
+    config = resumed_config(stored.model_dump(mode="json"), overrides or [])
+    check_unchanged(stored.model_dump(mode="json"), config.model_dump(mode="json"))
     config = with_reward_folder(config)
     check_reward_folder(config, any(each.startswith("reward.folder=") for each in overrides or ()), folder)
     table = PriceTable.load(prices)
@@ -155,6 +155,8 @@ def resume(
         if _is_done(folder, config):
             # The run's inputs are not checked, because they may be gone.
             raise nothing_left(folder, config)
+        for remark in version_remarks(folder, stored):
+            _remark(remark)
         config, devices = preflight(PlannedRun.resumed(config, folder), _remark)
         how = presentation(as_json, detached, prices, metrics_port)
         with TrackerProcesses(config.output.trackers) as trackers:
@@ -211,6 +213,33 @@ def check_reward_folder(config: "RunConfig", is_named: bool, run: "RunFolder") -
 
 def _remark(line: str) -> None:
     typer.echo(f"preflight: {line}", err=True)
+
+
+def stored_config(folder: "RunFolder") -> "RunConfig":
+    """The settings of a run; those that the version that wrote them did not have yet take their defaults."""
+    from spotlight.core.errors import UnknownSetting
+    from spotlight.core.run_version import other_version
+
+    try:
+        return resumed_config(folder.read_config(), [])
+    except UnknownSetting as error:
+        raise other_version(folder.path, f"the setting {error.setting}") from error
+
+
+def version_remarks(folder: "RunFolder", config: "RunConfig") -> Iterator[str]:
+    """What changes if a run of another version goes on with this one."""
+    from spotlight import __version__
+    from spotlight.core.run_version import writer_of
+    from spotlight.folder import absent_keys
+
+    writer, absent = writer_of(folder.path), absent_keys(folder.read_config(), config.model_dump(mode="json"))
+    if writer != __version__:
+        yield (
+            f"the run was written by {f'spotlight {writer}' if writer else 'an earlier version'} and goes on with "
+            f"{__version__}, whose results may differ in the last bits."
+        )
+    if absent:
+        yield f"settings that it does not have take their defaults: {', '.join(absent)}."
 
 
 def resumed_config(before: dict[str, object], overrides: list[str]) -> "RunConfig":

@@ -10,10 +10,10 @@ from typing import Any
 
 import onnxruntime
 
-import spotlight
+from spotlight.assets import REMEDY, asset
 from spotlight.core.errors import WeightsError
 
-ASSETS = Path(spotlight.__file__).parent / "assets" / "ocr"
+ASSETS = asset("ocr")
 
 
 @dataclass(frozen=True)
@@ -31,24 +31,23 @@ class PackagedFile:
 
     def load(self, folder: Path = ASSETS) -> bytes:
         """Return the content; raise a WeightsError if size or hash differ."""
-        remedy = "reinstall spotlight-rl to restore it."
         path = folder / self.name
         try:
             content = path.read_bytes()
         except OSError as error:
             raise WeightsError(
-                f"OCR weights {path} cannot be read ({error.strerror}), so no text can be read; {remedy}"
+                f"OCR weights {path} cannot be read ({error.strerror}), so no text can be read; {REMEDY}"
             ) from error
         if len(content) != self.size:
             raise WeightsError(
                 f"OCR weights {path} have {len(content)} bytes, not {self.size}, so the file is truncated "
-                f"or replaced; {remedy}"
+                f"or replaced; {REMEDY}"
             )
         digest = hashlib.sha256(content).hexdigest()
         if digest != self.sha256:
             raise WeightsError(
                 f"OCR weights {path} have sha256 {digest[:12]}, not {self.sha256[:12]}, so their scores "
-                f"would not be comparable; {remedy}"
+                f"would not be comparable; {REMEDY}"
             )
         return content
 
