@@ -1,10 +1,10 @@
-"""Builds both wheels, installs them into a fresh environment outside of the checkout, and uses them as a stranger would.
+"""Installs both wheels into a fresh environment outside of the checkout, and uses them there.
 
     make dist-check                          # with the Python of `make setup`
     make dist-check PYTHON=python3.13
 
-Checks sizes, content and licences of the wheels; then, in a folder of its own: `doctor`, a shortened demo with its kills,
-`audit`, `report`, `export`, `evaluate`, `sample`, the Python API, and user code under `mypy --strict`.
+Checks sizes, content and licences of the wheels; then, in a folder of its own: `doctor`, a shortened demo with its
+kills, `audit`, `report`, `export`, `evaluate`, `sample`, the Python API, and user code under `mypy --strict`.
 """
 
 import argparse
@@ -36,7 +36,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--python", default=sys.executable, help="the Python of the fresh environment")
     options.add_argument("--dist", type=Path, default=ROOT / "dist", help="folder of the two wheels")
-    options.add_argument("--folder", type=Path, help="where the environment and the run go; default: deleted afterwards")
+    options.add_argument(
+        "--folder", type=Path, help="where the environment and the run go; default: deleted afterwards"
+    )
     given = options.parse_args()
     code, assets = wheels(given.dist)
     if given.folder is not None:

@@ -1,6 +1,6 @@
 """Schedulers that lack one rule of the product's."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from functools import partial
 from math import inf
@@ -65,9 +65,9 @@ class EvenSplit(SpeedBlind):
         """Rollouts that each worker may still receive; without an entry any number."""
         self._now = 0.0
 
-    def add(self, requests: Iterable[Request]) -> None:
+    def add(self, requests: Iterable[Request], steps: Mapping[RequestId, int] | None = None) -> None:
         wanted = list(requests)
-        super().add(wanted)
+        super().add(wanted, steps)
         rollouts = sum(request.work is Work.ROLLOUT for request in wanted)
         idle = [worker for worker, pull in self._offers.items() if pull.free_rows]
         self._left = dict.fromkeys(idle, -(-rollouts // len(idle))) if rollouts and idle else {}

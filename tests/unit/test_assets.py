@@ -1,4 +1,4 @@
-"""The two distributions: every shipped file is found through `asset`, and files that are not the expected ones are seen."""
+"""The two distributions: `asset` finds every shipped file, and files that are not the expected ones are seen."""
 
 import shutil
 import sys
@@ -54,7 +54,9 @@ def test_an_altered_and_an_absent_file_are_problems_with_their_names(tmp_path):
 def test_without_the_assets_a_model_is_refused_in_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "spotlight_assets", None)
     assert asset("recipes/demo.yaml").is_file()
-    with pytest.raises(EnvironmentProblem, match=r"spotlight-rl-assets is not installed .* no weights .* reinstall"):
+    with pytest.raises(
+        EnvironmentProblem, match=r"spotlight-rl-assets is not installed .* weights and OCR models .* reinstall"
+    ):
         asset("weights/words.safetensors")
     assert examined()[0] is Health.PROBLEM
 
@@ -64,7 +66,7 @@ def test_the_code_takes_the_assets_of_its_own_tree():
     (wanted,) = (line for line in code["project"]["dependencies"] if line.startswith(assets["project"]["name"]))
     import spotlight_assets
 
-    first, second, _ = map(int, spotlight_assets.__version__.split("."))
+    first, second = (int(part) for part in spotlight_assets.__version__.split(".")[:2])
     assert wanted == f"{assets['project']['name']}>={first}.{second},<{first + 1}"
     for name in assets["project"]["license-files"]:
         assert list((ROOT / "assets").glob(name)), name

@@ -121,7 +121,9 @@ def test_the_shell_completes_verbs_options_runs_and_recipes(run: RunFolder, word
     assert shown.stdout.split() == expected
 
 
-def test_completion_can_be_installed_for_the_usual_shells():
-    for shell in ("bash", "zsh", "fish"):
-        shown = CliRunner().invoke(app, ["--show-completion", shell], prog_name="spotlight")
-        assert "_SPOTLIGHT_COMPLETE" in shown.stdout
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_can_be_installed_for_the_usual_shells(shell: str, monkeypatch: pytest.MonkeyPatch):
+    """Typer names the shell by its parent process, which is none of them where tests run unattended."""
+    monkeypatch.setattr("typer._completion_shared.shellingham.detect_shell", lambda: (shell, shell))
+    shown = CliRunner().invoke(app, ["--show-completion"], prog_name="spotlight")
+    assert "_SPOTLIGHT_COMPLETE" in shown.stdout

@@ -1,4 +1,4 @@
-"""Run folders of other versions: read where nothing is missing, otherwise refused in one sentence that names the version."""
+"""Run folders of other versions: read where nothing is missing, otherwise refused with the version."""
 
 import json
 import re

@@ -28,7 +28,7 @@ def assets_root() -> Path:
         import spotlight_assets
     except ImportError as error:
         raise EnvironmentProblem(
-            f"the package {DISTRIBUTION} is not installed ({error}), so there are no weights and no OCR models; {REMEDY}"
+            f"the package {DISTRIBUTION} is not installed ({error}), so weights and OCR models are missing; {REMEDY}"
         ) from error
     return Path(spotlight_assets.__file__).parent
 
