@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 from spotlight.control.directory import PublishedSet
-from spotlight.control.dispatch import Dispatcher, Outgoing
+from spotlight.control.dispatch import Dispatcher
 from spotlight.control.ledger import Ledger
+from spotlight.control.outside import Outgoing
 from spotlight.control.scheduler import Scheduler
 from spotlight.controller.door import Door
 from spotlight.controller.hub import Hub

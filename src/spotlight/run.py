@@ -333,16 +333,14 @@ def _check_working_folder() -> None:
     around = run_around(Path.cwd())
     if around is not None:
         raise InputError(
-            f"the working folder {Path.cwd()} is inside the run {around}, and modules are imported from the working "
-            "folder, so files of that run would be run as code; change to a folder of your own and name the run "
-            "by its path."
+            f"the working folder {Path.cwd()} is inside the run {around}, so files of that run would be imported as "
+            "code; change to a folder of your own and name the run by its path."
         )
 
 
 def _check_checkpoint(run_log: RunLog) -> None:
     """Before any machine starts: check that the newest checkpoint exists and can be read."""
-    newest = run_log.state.checkpoint
-    if newest is not None:
+    if (newest := run_log.state.checkpoint) is not None:
         read_index(run_log.folder.path / newest.path)
 
 

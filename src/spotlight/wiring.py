@@ -9,9 +9,10 @@ from spotlight.compute.models.embeddings import EmbeddingFolder
 from spotlight.compute.rewards.config import weights_of
 from spotlight.config import RunConfig
 from spotlight.control.demand import Demands
-from spotlight.control.dispatch import Dispatcher, Outgoing
+from spotlight.control.dispatch import Dispatcher
 from spotlight.control.explore.config import Baseline, Timing
 from spotlight.control.ledger import Ledger, SampleState
+from spotlight.control.outside import Outgoing
 from spotlight.control.recovery import Records, recover
 from spotlight.control.scheduler.booking import GroupOrder
 from spotlight.control.scheduler.scheduler import Scheduler

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from spotlight.control.dispatch import Dispatcher, Payloads
+from spotlight.control.dispatch import Dispatcher
 from spotlight.control.ledger import Ledger
+from spotlight.control.outside import Payloads
 from spotlight.control.scheduler import Scheduler
 from spotlight.core import messages as m
 from spotlight.core.blobs import BlobRef

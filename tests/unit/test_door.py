@@ -9,7 +9,7 @@ import pytest
 from dispatch_stories import dispatcher_with
 
 from spotlight import __version__
-from spotlight.control.dispatch import Outgoing
+from spotlight.control.outside import Outgoing
 from spotlight.controller.door import Door
 from spotlight.controller.hub import Hub
 from spotlight.core import messages as m

@@ -9,7 +9,7 @@ accepted sample has its file, whatever is lost, duplicated or late (tests/storm)
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -19,6 +19,7 @@ from spotlight.control.directory import Directory, KnownWorker, PublishedSet
 from spotlight.control.flights import Flights
 from spotlight.control.ledger import Ledger, SampleState
 from spotlight.control.node_notices import NodeNotices
+from spotlight.control.outside import Outgoing, Payloads
 from spotlight.control.pipeline.config import PipelineConfig
 from spotlight.control.pipeline.tag import Assist
 from spotlight.control.recovery import RecoveredFlight
@@ -26,30 +27,11 @@ from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.control.setbacks import Failure, Setbacks
 from spotlight.core import crew_messages as crews
 from spotlight.core import messages as m
-from spotlight.core.blobs import BlobRef
 from spotlight.core.errors import ConfigError, SpotlightError, Stopped
 from spotlight.core.events import Accepted, AnyEvent, Crewing, Holding, NodeJoined, NodeLost, WorkerJoined, WorkerLost
 from spotlight.core.message import Message
 from spotlight.core.types import NodeId, Prompt, WorkerId
 from spotlight.core.work import RefusalReason, ReleaseReason, Request, RequestId, WeightsId, Work
-
-
-class Payloads(Protocol):
-    """The store of the bytes that messages refer to."""
-
-    def release(self, refs: Sequence[BlobRef]) -> None:
-        """These bytes are no longer needed."""
-
-    def writer_gone(self, node: NodeId, needed: Callable[[], Mapping[str, int]]) -> None:
-        """The node stores nothing more; `needed` counts the parts of flights that are, by file."""
-
-
-class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """A message to send to a worker, or to a node's agent."""
-
-    node: NodeId
-    worker: WorkerId | None
-    message: m.AnyMessage
 
 
 class Dispatcher:
@@ -318,6 +300,11 @@ class Dispatcher:
             published = self.directory.weights.get(request.weights)
             expected = published.digest if published is not None else ""
             if expected == result.digest:
+                if result.payload is None and request.work is Work.ROLLOUT:
+                    problem = result.problem or "its tensors are missing"
+                    failed = m.Failed(problem=problem, request=request.id, attempt=result.attempt)
+                    self._attempt_failed(worker, request.id, failed, now)
+                    return
                 if not math.isfinite(score.reward) and self.setbacks.unscored(result.request, result.problem):
                     self.scheduler.hand_back(worker, result.request, result.attempt, 0, now, ReleaseReason.UNSCORED)
                     self._signs += 1

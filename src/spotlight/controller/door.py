@@ -23,7 +23,7 @@ from typing import Protocol
 import msgspec
 
 from spotlight import __version__
-from spotlight.control.dispatch import Outgoing
+from spotlight.control.outside import Outgoing
 from spotlight.controller.gate import Gate
 from spotlight.controller.hub import Hub
 from spotlight.controller.remote_node import Fate, RemoteNode

@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from spotlight.control.dispatch import Dispatcher, Outgoing
+from spotlight.control.dispatch import Dispatcher
+from spotlight.control.outside import Outgoing
 from spotlight.controller.stall import StallWatch
 from spotlight.core import messages as m
 from spotlight.core.clock import Clock

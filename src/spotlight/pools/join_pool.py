@@ -24,7 +24,7 @@ import msgspec
 
 from spotlight import __version__
 from spotlight.compute.models.config import CPU, CUDA, device_of
-from spotlight.control.dispatch import Outgoing
+from spotlight.control.outside import Outgoing
 from spotlight.controller.door import Door, Expected
 from spotlight.core import join_messages as joins
 from spotlight.core import messages as m

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from spotlight.compute.rewards.config import Term
-from spotlight.control.dispatch import Outgoing
+from spotlight.control.outside import Outgoing
 from spotlight.controller.hub import Hub
 from spotlight.core import messages as m
 from spotlight.core.blobs import BlobRef
@@ -80,6 +80,7 @@ class SimWorld:
         self._dying: dict[NodeId, SimNode] = {}
         self._given: dict[NodeId, dict[str, NoticeKind | None]] = {}
         """Notices that each source gave each node; None: withdrawn."""
+        self._last_sent: m.AnyMessage | None = None
         self._away: dict[str, set[int]] = {}
         """Slots taken from a node; its next incarnation lacks them too."""
 
@@ -111,6 +112,7 @@ class SimWorld:
         """Send a message of the hub to its node."""
         node = self._by_id.get(outgoing.node)
         self.events += 1
+        self._last_sent = outgoing.message
         if self.trace.is_kept:
             self._record_sent(outgoing)
         self.discards += isinstance(outgoing.message, m.Discard)
@@ -137,10 +139,11 @@ class SimWorld:
                 else:
                     if isinstance(message, Crewed):
                         self.crews += len(message.crews)
-                    late = self._late_commit(hub, frame) if self.trace.is_kept else None
+                    is_late = self.trace.is_kept and self._is_late(hub, frame)
+                    self._last_sent = None
                     hub.receive(node, frame)
-                    if late is not None and hub.dispatcher.flights.newest(late[0]) != late[1]:
-                        raise Broken(f"{late[0]} has the commit of an attempt that is not the live one: {message}")
+                    if is_late and not isinstance(self._last_sent, m.Fenced):
+                        raise Broken(f"{message} of an attempt that is not the live one is not fenced")
 
     def machine_failed(self, error: BaseException) -> None:
         self.failed(error)
@@ -301,7 +304,7 @@ class SimWorld:
 
     @contextmanager
     def _controller_may_fail(self) -> Iterator[None]:
-        """Run code of the controller inside; what it raises, such as a power cut, ends the controller, not the world."""
+        """Run code of the controller inside; what it raises, such as a power cut, ends the controller alone."""
         try:
             yield
         except BaseException as error:
@@ -339,14 +342,12 @@ class SimWorld:
                 if hub.dispatcher.ledger.is_live(request, message.attempt):
                     raise Broken(f"{request} attempt {message.attempt} lacks its flight: {problem}")
 
-    def _late_commit(self, hub: Hub, frame: m.Envelope) -> "tuple[RequestId, tuple[int, Sequence[BlobRef]]] | None":
-        """The sample and its flight before a commit of an attempt that is not the live one, which must not change it."""
-        commit = frame.message
-        if not isinstance(commit, m.Commit) or hub.dispatcher.ledger.is_live(
-            commit.request, commit.attempt, frame.worker
-        ):
-            return None
-        return commit.request, hub.dispatcher.flights.newest(commit.request)
+    def _is_late(self, hub: Hub, frame: m.Envelope) -> bool:
+        """Whether this is a commit of a known worker for an attempt that is not the live one."""
+        dispatcher, commit = hub.dispatcher, frame.message
+        if not isinstance(commit, m.Commit) or frame.worker not in dispatcher.directory.workers:
+            return False
+        return not dispatcher.ledger.is_live(commit.request, commit.attempt, frame.worker)
 
     def _record_received(self, node: NodeId, worker: WorkerId | None, message: m.AnyMessage) -> None:
         self.trace.add(self.now, f"<- {worker or node} {line_of(message)}")
