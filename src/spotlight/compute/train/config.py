@@ -50,6 +50,7 @@ class NftConfig(Section):
     """DiffusionNFT: needs finished samples and rewards only, from any sampler."""
 
     kind: Literal["nft"] = "nft"
+    """The loss, whose keys the section has."""
     beta: float = Field(default=1.0, gt=0)
     """Distance of the implicit positive and negative policies from old; shapes the trust region, not the
     first step."""
@@ -99,6 +100,7 @@ class FlowGrpoConfig(Section):
     """Flow-GRPO: a clipped policy gradient on the steps of the SDE window."""
 
     kind: Literal["flow_grpo"] = "flow_grpo"
+    """The loss, whose keys the section has."""
     old_log_prob: OldLogProb = OldLogProb.AUTO
     """On a GPU the number of rows chooses kernels, so that a training forward differs from the rollout's by more than
     a clip range; recomputed log-probabilities make the ratio exactly 1 before the first step."""
