@@ -1,6 +1,7 @@
 """Hooks of the documentation's build: pages that are made from the code, and links to files outside of docs/.
 
-- A line `[diagram](FILE)` becomes the diagram of that file's docstring.
+- A line `[diagram](FILE)` becomes the diagram of a docstring, `[listing](FILE)` the docstring without its first
+  sentence, `[metrics](FILE)` the table of metrics.
 - `states.md` has all state machines of the code; `tour.md` is the notebook as a page.
 - A file outside of docs/ that a page links to becomes a page under `repository/`: the site needs no other host.
 """
@@ -11,16 +12,19 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from textwrap import indent
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-from state_diagrams import ROOT, SOURCE, diagrams, machines
+from state_diagrams import ROOT, SOURCE, diagrams, docstring, machines
+
+from spotlight.surface.metrics import METRICS
 
 DOCS = ROOT / "docs"
 OUTSIDE = "repository"
 LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)#\s]+)")
-DIAGRAM = re.compile(r"^\[diagram\]\(([^)]+)\)$", re.MULTILINE)
+MADE = re.compile(r"^( *)\[(diagram|listing|metrics)\]\(([^)]+)\)$", re.MULTILINE)
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", ".sbatch": "bash", "": "text"}
 NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
 
@@ -40,17 +44,29 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """The page with its diagrams, and with links that are right at its place in the site."""
     source = source_of(page.file.src_uri)
-    text = DIAGRAM.sub(lambda match: drawn(source.parent / match[1]), markdown)
+    text = MADE.sub(lambda match: indent(made(match[2], (source.parent / match[3]).resolve()), match[1]), markdown)
     return LINK.sub(lambda match: link_from(page.file.src_uri, source, match[1]), text)
 
 
-# -- diagrams ----------------------------------------------------------------------------------------------------------
+# -- parts of the code -------------------------------------------------------------------------------------------------
+
+
+def made(kind: str, file: Path) -> str:
+    """The text in place of a line `[kind](file)`."""
+    match kind:
+        case "diagram":
+            return drawn(file)
+        case "listing":
+            return f"```text\n{docstring(file).partition(chr(10) * 2)[2]}\n```"
+        case _:
+            rows = [f"| `{name}` | {kind.type} | {kind.help} |" for name, kind in METRICS.items()]
+            return "\n".join(["| metric | type | value |", "|---|---|---|", *rows])
 
 
 def drawn(file: Path) -> str:
-    found = diagrams(file.resolve())
+    found = diagrams(file)
     if not found:
-        raise MissingDiagram(f"{file.resolve().relative_to(ROOT)} has no diagram in its docstring")
+        raise MissingDiagram(f"{file.relative_to(ROOT)} has no diagram in its docstring")
     return "\n\n".join(f"```text\n{diagram}\n```" for diagram in found)
 
 
@@ -108,7 +124,7 @@ def linked_outside() -> frozenset[Path]:
 
 def linked(path: Path) -> Iterator[Path]:
     if path.suffix == ".md":
-        for link in LINK.findall(DIAGRAM.sub("", path.read_text())):
+        for link in LINK.findall(MADE.sub("", path.read_text())):
             target = (path.parent / link).resolve()
             if target.is_file() and target.is_relative_to(ROOT):
                 yield target

@@ -30,12 +30,12 @@ class Machine:
     @property
     def subject(self) -> str:
         """First sentence of the file's docstring."""
-        return " ".join(_docstring(self.file).partition("\n\n")[0].split())
+        return " ".join(docstring(self.file).partition("\n\n")[0].split())
 
 
 def diagrams(file: Path) -> list[str]:
     """The diagrams of a file's docstring: its paragraphs of arrows."""
-    paragraphs = re.split(r"\n\s*\n", _docstring(file))
+    paragraphs = re.split(r"\n\s*\n", docstring(file))
     return [dedent(paragraph).strip("\n") for paragraph in paragraphs if _is_diagram(paragraph)]
 
 
@@ -68,7 +68,7 @@ def _tree(file: Path) -> ast.Module:
     return ast.parse(file.read_text())
 
 
-def _docstring(file: Path) -> str:
+def docstring(file: Path) -> str:
     return ast.get_docstring(_tree(file)) or ""
 
 

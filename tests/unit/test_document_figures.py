@@ -8,7 +8,7 @@ import pytest
 from document_figures import ROOT, mistakes_in
 
 LENIENT = ("docs/decisions.md", "docs/map.md", "docs/settings.md", "benchmarks/README.md", "CONTRIBUTING.md")
-"""Only figures with a source are checked: decisions keep measurements that no result file has; settings are no results."""
+"""Only figures with a source are checked: decisions have measurements without a result file, settings have defaults."""
 DOCUMENTS = sorted(
     str(path.relative_to(ROOT))
     for path in (

@@ -220,7 +220,7 @@ class TrainConfig(Section):
     CPU."""
     parallel: Parallel = Parallel.AUTO
     """How several training ranks share the model: every rank holds all of it (`replicated`), or some of its weights
-    (`sharded`, FSDP2); `auto` is replicated."""
+    (`sharded`, FSDP2). `auto` is sharded only where a whole model does not fit and the ranks can be sharded."""
     sequence_ranks: int = Field(default=1, ge=1)
     """Ranks that split the image tokens of a forward between them; a divisor of the number of training ranks."""
     timeout_s: float = Field(default=3600.0, gt=0)
