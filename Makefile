@@ -30,6 +30,7 @@ $(VENV)/.browser: $(VENV)/.installed
 	@touch $@
 
 demo: setup
+	@echo "the command spotlight in another shell: . $(BIN)/activate"
 	$(BIN)/spotlight train
 
 test: setup lint
