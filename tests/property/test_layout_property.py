@@ -28,7 +28,6 @@ def situations(draw: st.DrawFn, most: int = 5) -> Situation:
                 WorkerId(f"n.1/{number}.1"),
                 kind=draw(st.sampled_from(["H100", "A100"])),
                 speed=draw(st.sampled_from([1.0, 1.0, 1.0, 0.8])),
-                age_s=draw(st.sampled_from([0.0, 100.0])),
                 rows=tuple(rows),
                 holds=frozenset({HELD}),
                 notice=draw(st.sampled_from([None, None, None, 30.0])),
@@ -122,7 +121,7 @@ def test_jitter_of_speeds_never_makes_a_layout_flap(
     settled = plan.decide(situation, decision, 100.0)
     for number, factor in enumerate(jitter):
         slots = tuple(
-            SlotView(slot.worker, slot.kind, slot.speed * factor, slot.age_s, slot.rows, slot.holds, slot.notice)
+            SlotView(slot.worker, slot.kind, slot.speed * factor, slot.rows, slot.holds, slot.notice)
             if (number + place) % 2
             else slot
             for place, slot in enumerate(situation.slots)

@@ -162,10 +162,37 @@ def of_batches(result: Result) -> dict[str, Figure]:
     return figures
 
 
+def of_mixed_gpus(result: Result) -> dict[str, Figure]:
+    """Means of the ratios by setup: over all mixed fleets, by amount of work and size, and of the worst cell."""
+    seconds: dict[tuple[Any, ...], float] = {}
+    for outcome in result["outcomes"]:
+        case = outcome["case"]
+        size = case["profile"].rpartition("-")[2]
+        cell = case["setup"], case["fleet"], f"{case['prompts']}x16 at {size}", case["seed"]
+        seconds[(*cell, case["policy"])] = outcome["iteration_s"]
+    ratios: dict[str, dict[tuple[Any, ...], float]] = {}
+    for (setup, fleet, work, seed, policy), without_s in seconds.items():
+        if policy != "measured" and fleet != "1":
+            ratio = without_s / seconds[setup, fleet, work, seed, "measured"]
+            ratios.setdefault(f"{setup} vs {policy}", {})[fleet, work, seed] = ratio
+    figures = {}
+    for name, found in ratios.items():
+        figures[f"{name}, mean"] = mean(found.values())
+        cells = {(fleet, work) for fleet, work, _ in found}
+        means = [mean(ratio for (*cell, _), ratio in found.items() if tuple(cell) == each)["value"] for each in cells]
+        figures[f"{name}, cells"] = count(len(means))
+        figures[f"{name}, cells slower by 3 %"] = count(sum(each < 0.97 for each in means))
+        figures[f"{name}, worst cell"] = count(min(means))
+        for work in {work for _, work, _ in found}:
+            figures[f"{name}, {work}"] = mean(ratio for (_, each, _), ratio in found.items() if each == work)
+    return figures
+
+
 DERIVED: dict[str, Callable[[Result], dict[str, Figure]]] = {
     "headline": of_headline,
     "pipeline": of_pipeline,
     "learn-scenes": of_learned_scenes,
     "asynchrony": of_asynchrony,
     "batches": of_batches,
+    "mixed_gpus": of_mixed_gpus,
 }

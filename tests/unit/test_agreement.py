@@ -101,7 +101,7 @@ def of_panels(panels: dict[str, Any]) -> dict[str, Any]:
 
 def of_status(status: dict[str, Any]) -> dict[str, Any]:
     """The status in the form of `of_panels`; every field of it is here, but for the process that works on the run."""
-    unlike = {"pid", "pid_alive", "last_progress_s"}
+    unlike = {"pid", "pid_alive", "last_progress_s", "machines"}
     seen = [one for one in status["explorations"] if one["planned"] or one["previewed"] or one["figures"]]
     return {name: value for name, value in status.items() if name not in unlike} | {
         "iterations": [

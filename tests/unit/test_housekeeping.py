@@ -100,7 +100,7 @@ def test_clean_without_a_checkpoint_in_the_journal_deletes_none():
 
 def test_clean_refuses_a_live_run_a_locked_one_a_link_and_silence():
     folder = write_run()
-    with Presence(folder.path, lambda: "", lambda: 0.0):
+    with Presence(folder.path, lambda: "", lambda: 0.0, tuple):
         live = spotlight("clean", folder.name, "--yes")
     assert live.code == 2
     assert f"(process {os.getpid()}) and needs its files; stop it with `spotlight drain {folder.name}`" in live.err
@@ -147,7 +147,7 @@ class LiveWriter(threading.Thread):
         self.records = story(2)
         self.clock = HandClock(0.0)
         self.watched = threading.Event()
-        self.presence = Presence(folder.path, lambda: "", lambda: 0.0).__enter__()
+        self.presence = Presence(folder.path, lambda: "", lambda: 0.0, tuple).__enter__()
         self.journal = Journal.create(folder.journal, self.clock.now, CALM)
         self.write(self.records[: len(self.records) // 2])
 

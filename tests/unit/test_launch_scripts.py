@@ -132,7 +132,7 @@ def test_trainer_of_a_job_group_writes_its_token_and_resumes_and_its_machine_wai
     home = tmp_path / "home"
     (home / "spotlight" / "bin").mkdir(parents=True)
     (home / "spotlight" / "bin" / "activate").touch()
-    notes = '[ "$1" = token ] && echo secret > token.json; echo "$@" >> calls; mkdir -p runs/words-1; sleep 0.2'
+    notes = '[ "$1" = token ] && echo secret > token.json; echo "$@" >> calls; [ "$1" = train ] && mkdir -p runs/words-1; sleep 0.2'
     written_programs(home / "programs", spotlight=notes)
     (home / "spotlight" / "bin" / "spotlight").symlink_to(home / "programs" / "spotlight")
     known = {"HOME": str(home), "PATH": f"{home / 'programs'}:{os.environ['PATH']}", "SKYPILOT_JOBGROUP_NAME": "group"}

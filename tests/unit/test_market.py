@@ -78,11 +78,11 @@ def test_table_without_the_machine_of_the_run_is_refused_before_anything_is_bill
     mine = tmp_path / "mine.csv"
     mine.write_text(HEAD + "lab-h100,Lab,8x H100,H100,8,16,,2026-09,our invoice\n")
     table = PriceTable.load(mine)
-    table.require({SlotClass.RESERVED: "lab-h100"})
+    table.require([(SlotClass.RESERVED, "lab-h100")])
     with pytest.raises(ConfigError, match=r"'mine' has no row 'aws-p5-h100'.*lab-h100"):
-        table.require({SlotClass.RESERVED: "lab-h100", SlotClass.SPOT: "aws-p5-h100"})
+        table.require([(SlotClass.RESERVED, "lab-h100"), (SlotClass.SPOT, "aws-p5-h100")])
     with pytest.raises(ConfigError, match="'lab-h100' has no spot price"):
-        table.require({SlotClass.SPOT: "lab-h100"})
+        table.require([(SlotClass.SPOT, "lab-h100")])
 
 
 HEAD = "name,provider,instance,gpu,gpus,on_demand_per_hour,spot_per_hour,date,source\n"

@@ -171,7 +171,7 @@ def test_a_folder_of_runs_has_metrics_of_those_that_are_recent(tmp_path: Path):
     for name in ("old", "live"):
         for segment in (tmp_path / name / "journal").glob("segment-*"):
             os.utime(segment, (0, 0))
-    Presence(tmp_path / "live", lambda: "", lambda: 0.0).write()
+    Presence(tmp_path / "live", lambda: "", lambda: 0.0, tuple).write()
     (tmp_path / "broken" / "config.json").write_text("{}")
     page = request(dashboard_app(RunIndex(tmp_path, PRICES)), "/metrics")
     assert page.headers["content-type"].startswith("text/plain; version=0.0.4")

@@ -58,6 +58,14 @@ def test_sim_as_json_has_outcome_and_status():
     assert printed["status"]["cost"]["dollars"] > 0
 
 
+def test_sim_of_a_mixed_fleet_shows_zone_and_kind_of_every_machine():
+    fleet = "[{kind: h200, zone: a}, {kind: l40s, zone: b, speed: 0.5}]"
+    recipe = ("sim", "words-large-nft+disaggregated-serial", *PROFILE, *SMALL)
+    status = json.loads(called(*recipe, "--json", "--cluster.spot", "3", "--cluster.fleet", fleet))["status"]
+    spot = [slot for slot in status["slots"] if slot["slot_class"] == "spot"]
+    assert [(slot["zone"], slot["kind"]) for slot in spot] == [("a", "h200"), ("b", "l40s"), ("a", "h200")]
+
+
 def test_sim_refuses_what_it_cannot_simulate_before_anything_is_written(tmp_path):
     recipe = ("sim", "words-large-nft+reserved-only")
     refused(ConfigError, "cluster.gang is 3", *recipe, *PROFILE, "--cluster.gang", "3")

@@ -82,7 +82,6 @@ class Rendezvous(Protocol):
 class MemberInfo:
     """State of one worker."""
 
-    since: float
     kind: str
     speed: float | None = None
     """Row-steps per second alone; None before the first measurement."""
@@ -154,7 +153,7 @@ class NodeCrews:
         match message:
             # A worker that trains belongs to the gang and joins no crew, which could delay its orders.
             case m.Hello() if not message.trains:
-                self._members[worker] = MemberInfo(since=now, kind=message.kind)
+                self._members[worker] = MemberInfo(kind=message.kind)
                 if self._can_share:
                     self._do(self._regroup.joined(worker, now))
                     self._do(self._regroup.noticed(worker, self._notice, now))
@@ -263,7 +262,7 @@ class NodeCrews:
 
     def _choose(self, last: Decision | None, now: float) -> Decision:
         situation = Situation(
-            slots=tuple(self._view(worker, now) for worker in sorted(self._members)),
+            slots=tuple(self._view(worker) for worker in sorted(self._members)),
             waiting=self._waiting,
             heads=self._heads,
             apart=self._regroup.apart(),
@@ -306,7 +305,7 @@ class NodeCrews:
                 crews.append(known.get((members[0], frozenset(members)), members))
         return tuple(crews)
 
-    def _view(self, worker: WorkerId, now: float) -> SlotView:
+    def _view(self, worker: WorkerId) -> SlotView:
         info = self._members[worker]
         rows = []
         for request, granted in self._own_leases(worker).items():
@@ -318,7 +317,6 @@ class NodeCrews:
             worker=worker,
             kind=info.kind,
             speed=self._speed(info) / max(self._speed(other) for other in self._members.values()),
-            age_s=now - info.since,
             rows=tuple(rows),
             holds=frozenset() if self._is_loading(worker) else frozenset(info.holds),
             notice=self._notice,
@@ -355,7 +353,7 @@ class NodeCrews:
 
     def _record_gain(self, leader: WorkerId, gain: float) -> None:
         """Record a crew's gain in the efficiency table, relative to speed 1 alone."""
-        tokens = max((row.tokens for row in self._view(leader, self._timers.time()).rows), default=0)
+        tokens = max((row.tokens for row in self._view(leader).rows), default=0)
         if tokens and self._degree(leader) > 1:
             self._efficiency.measured(tokens, 1, 1.0)
             self._efficiency.measured(tokens, self._degree(leader), gain)

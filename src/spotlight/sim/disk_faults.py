@@ -6,11 +6,14 @@ import random
 from collections.abc import Callable
 from typing import NoReturn
 
-from spotlight.core.events import Record
+from spotlight.core.events import Compared, Evaluated, Issued, IterationDone, Planned, Published, Record, StepCommitted
 from spotlight.core.journal import Disk
 from spotlight.sim.controller import PowerCut
 from spotlight.sim.faults import Fault, Storm
 from spotlight.sim.storage import SimStorage
+
+EDGES = (Planned, Issued, Compared, StepCommitted, Published, Evaluated, IterationDone)
+"""Records that an iteration has few of: crashes after them are as frequent as they are rare."""
 
 
 class FaultyDisk:
@@ -30,7 +33,7 @@ class FaultyDisk:
 
     def record_written(self, record: Record) -> None:
         """Observer: the process may die right after the record, before anything acts on it."""
-        if self._storm.happens(Fault.CRASH_AFTER, 0.005):
+        if self._storm.happens(Fault.CRASH_AFTER, 0.05 if isinstance(record.event, EDGES) else 0.005):
             self._die()
 
     def _write(self, handle: int, data: bytes | memoryview) -> int:

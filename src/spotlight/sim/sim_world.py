@@ -8,7 +8,8 @@ After each message that reaches the controller, `checked` is called, which check
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from spotlight.compute.rewards.config import Term
 from spotlight.control.dispatch import Outgoing
@@ -122,7 +123,7 @@ class SimWorld:
         hub = self._hub
         if hub is None:
             return
-        try:
+        with self._controller_may_fail():
             if frame is None:
                 self._hung_up(hub, node)
             else:
@@ -136,13 +137,10 @@ class SimWorld:
                 else:
                     if isinstance(message, Crewed):
                         self.crews += len(message.crews)
+                    late = self._late_commit(hub, frame) if self.trace.is_kept else None
                     hub.receive(node, frame)
-        except BaseException as error:
-            self._hub = None
-            self.failed(error)
-        else:
-            if self.checked is not None:
-                self.checked()
+                    if late is not None and hub.dispatcher.flights.newest(late[0]) != late[1]:
+                        raise Broken(f"{late[0]} has the commit of an attempt that is not the live one: {message}")
 
     def machine_failed(self, error: BaseException) -> None:
         self.failed(error)
@@ -272,7 +270,8 @@ class SimWorld:
     def link_resumed(self, node: NodeId) -> None:
         self._note(f"!! {node} is connected again")
         if self._hub is not None:
-            self._hub.node_back(node)
+            with self._controller_may_fail():
+                self._hub.node_back(node)
 
     def restore_speed(self) -> None:
         """End all slowness."""
@@ -299,6 +298,18 @@ class SimWorld:
         self._note(f"!! {what}")
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _controller_may_fail(self) -> Iterator[None]:
+        """Run code of the controller inside; what it raises, such as a power cut, ends the controller, not the world."""
+        try:
+            yield
+        except BaseException as error:
+            self._hub = None
+            self.failed(error)
+        else:
+            if self.checked is not None:
+                self.checked()
 
     def _record_sent(self, outgoing: Outgoing) -> None:
         self.trace.add(self.now, f"-> {outgoing.worker or outgoing.node} {line_of(outgoing.message)}")
@@ -327,6 +338,15 @@ class SimWorld:
             case m.Failed(request=str(request), problem=problem) if problem.endswith(MISSING):
                 if hub.dispatcher.ledger.is_live(request, message.attempt):
                     raise Broken(f"{request} attempt {message.attempt} lacks its flight: {problem}")
+
+    def _late_commit(self, hub: Hub, frame: m.Envelope) -> "tuple[RequestId, tuple[int, Sequence[BlobRef]]] | None":
+        """The sample and its flight before a commit of an attempt that is not the live one, which must not change it."""
+        commit = frame.message
+        if not isinstance(commit, m.Commit) or hub.dispatcher.ledger.is_live(
+            commit.request, commit.attempt, frame.worker
+        ):
+            return None
+        return commit.request, hub.dispatcher.flights.newest(commit.request)
 
     def _record_received(self, node: NodeId, worker: WorkerId | None, message: m.AnyMessage) -> None:
         self.trace.add(self.now, f"<- {worker or node} {line_of(message)}")

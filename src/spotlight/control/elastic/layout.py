@@ -52,7 +52,6 @@ class SlotView:
     """Kind of its GPU."""
     speed: float = 1.0
     """Speed relative to the other slots."""
-    age_s: float = 0.0
     rows: tuple[RowView, ...] = ()
     holds: frozenset[WeightsId] = frozenset()
     notice: float | None = None
@@ -187,12 +186,12 @@ class LayoutPlanner:
     def _suiting(
         self, crew: "_Crew", spares: list[SlotView], situation: Situation, followed: dict[WorkerId, WorkerId]
     ) -> list[SlotView]:
-        """Spares that may all join: the fastest first, of equal ones current followers, then by age."""
+        """Spares that may all join: the fastest first, of equal ones current followers."""
         chosen: list[SlotView] = []
         leader = crew.leader
         for slot in sorted(
             spares,
-            key=lambda slot: (-slot.pace, followed.get(slot.worker) != leader.worker, -slot.age_s, slot.worker),
+            key=lambda slot: (-slot.pace, followed.get(slot.worker) != leader.worker, slot.worker),
         ):
             together = [*crew.members, *chosen]
             if leader.needs <= slot.holds and self._mix([*together, slot], situation):
@@ -286,11 +285,11 @@ class _Growth:
 
 
 def _by_preference(situation: Situation, current: Layout) -> list[SlotView]:
-    """Slots without a notice in the order in which they should lead: busy, fast, leading already, old."""
+    """Slots without a notice in the order in which they should lead: busy, fast, leading already."""
     led = {members[0] for members in current}
     return sorted(
         (slot for slot in situation.slots if slot.notice is None),
-        key=lambda slot: (not slot.rows, -slot.pace, slot.worker not in led, -slot.age_s, slot.worker),
+        key=lambda slot: (not slot.rows, -slot.pace, slot.worker not in led, slot.worker),
     )
 
 
