@@ -7,7 +7,7 @@ import document_figures
 import pytest
 from document_figures import ROOT, mistakes_in
 
-LENIENT = ("docs/decisions.md", "docs/map.md", "docs/settings.md", "benchmarks/README.md", "CONTRIBUTING.md")
+LENIENT = ("docs/decisions/", "docs/map.md", "docs/settings.md", "benchmarks/README.md", "CONTRIBUTING.md")
 """Only figures with a source are checked: decisions have measurements without a result file, settings have defaults."""
 DOCUMENTS = sorted(
     str(path.relative_to(ROOT))
@@ -38,7 +38,7 @@ CONSTANTS = {
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_figure_that_a_document_quotes_equals_its_result_file(document):
     text = (ROOT / document).read_text()
-    mistakes = mistakes_in(document, text, CONSTANTS.get(document, set()), strict=document not in LENIENT)
+    mistakes = mistakes_in(document, text, CONSTANTS.get(document, set()), strict=not document.startswith(LENIENT))
     assert not mistakes, "\n".join(mistakes)
 
 
