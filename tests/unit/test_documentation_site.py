@@ -10,6 +10,8 @@ import pytest
 import site_hooks
 from state_diagrams import ROOT, SOURCE, machines
 
+from spotlight.surface.metrics import METRICS
+
 NAMES = {machine.enum for machine in machines()}
 
 
@@ -31,6 +33,20 @@ def test_a_line_for_a_diagram_becomes_the_diagram_of_the_docstring():
     text = rendered("how_it_works.md", "Before.\n\n[diagram](../src/spotlight/control/ledger/states.py)\n\nAfter.")
     assert "QUEUED ---------> LEASED ---------> ACCEPTED" in text
     assert "[diagram]" not in text
+
+
+def test_lines_for_a_listing_and_for_the_metrics_become_what_the_code_has():
+    listed = rendered("operations.md", "[listing](../src/spotlight/folder.py)")
+    assert "/checkpoints/STEP/" in listed
+    assert "Section `output`" not in listed
+    table = rendered("metrics.md", "[metrics](../src/spotlight/surface/metrics.py)")
+    assert [name for name in METRICS if f"| `{name}` |" not in table] == []
+
+
+def test_every_metric_that_the_page_of_metrics_names_exists():
+    named = set(re.findall(r"`(spotlight_\w+)`", (ROOT / "docs/metrics.md").read_text()))
+    assert len(named) > 5
+    assert named <= set(METRICS)
 
 
 def test_a_diagram_that_a_file_does_not_have_fails_the_build():
