@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 # Some virtual machines advertise AMX without providing it; bf16 matmuls then die with an illegal instruction.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: setup demo test test-full test-gpus lint clean storm dist dist-check
+.PHONY: setup demo test test-full test-gpus lint clean storm docs dist dist-check
 
 setup: $(VENV)/.installed $(VENV)/.browser
 
@@ -30,6 +30,7 @@ $(VENV)/.browser: $(VENV)/.installed
 	@touch $@
 
 demo: setup
+	@echo "the command spotlight in another shell: . $(BIN)/activate"
 	$(BIN)/spotlight train
 
 test: setup lint
@@ -49,13 +50,19 @@ storm: setup
 	$(BIN)/python -m spotlight.sim.storm --seeds $(SEEDS) --start $(START)
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks docs/tools
+	$(BIN)/ruff format --check src tests benchmarks docs/tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tests/template_names.py > $(VENV)/template_names.py
 	$(BIN)/vulture src benchmarks vulture_whitelist.py $(VENV)/template_names.py
 	$(BIN)/vulture src benchmarks tests vulture_whitelist.py $(VENV)/template_names.py
+
+# The documentation as a site that needs no network: site/index.html. A broken link fails the build.
+docs: setup
+	$(BIN)/python docs/tools/settings_page.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
 
 # Both wheels.
 dist: setup
@@ -68,4 +75,4 @@ dist-check: dist
 	$(BIN)/python tests/dist_check.py --python $(PYTHON)
 
 clean:
-	rm -rf $(VENV) runs dist
+	rm -rf $(VENV) runs dist site

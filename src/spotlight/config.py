@@ -42,6 +42,7 @@ class RunConfig(Section):
     seed: int = 0
     """Run seed: all randomness of the run derives from it."""
     iterations: int = Field(default=60, ge=1)
+    """Each rolls out `rollout.prompts` prompts and takes `train.updates_per_iteration` optimizer steps."""
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     reward: RewardConfig = RewardConfig()

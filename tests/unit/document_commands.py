@@ -4,6 +4,7 @@ import re
 import runpy
 import shlex
 import sys
+import tomllib
 import types
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -26,6 +27,8 @@ from spotlight.surface.cli.overrides import PLAIN_KEYS
 ROOT = Path(__file__).parents[2]
 ASSETS = Path(assets.__file__).parent
 PROGRAMS = ("spotlight ", "make ", "python -m benchmarks")
+OTHER_PROGRAMS = ("docker ", "kubectl ", "pip install ", "python docs/", "sbatch ")
+"""Not run here: what they name of the repository is looked up."""
 INLINE = re.compile(r"`([^`\n]+)`")
 SETTING = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)+)(?::\s.*|=.*)?")
 TAKES_SETTINGS = ("train", "sim", "compare")
@@ -40,11 +43,13 @@ def commands_in(text: str) -> list[str]:
     blocks = re.findall(r"^```\w*.*?\n(.*?)^```|((?:^    [^\n]*\n)+)", text, re.MULTILINE | re.DOTALL)
     lines = [line.strip().removeprefix("$ ") for block in blocks for line in "".join(block).splitlines()]
     shown = lines + INLINE.findall(re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
-    return [re.sub(r"\s+#.*", "", line) for line in shown if line.startswith(PROGRAMS)]
+    return [re.sub(r"\s+#.*", "", line) for line in shown if line.startswith((*PROGRAMS, *OTHER_PROGRAMS))]
 
 
 def problems_with(command: str) -> list[str]:
     """The mistakes in a command, without running it."""
+    if command.startswith(OTHER_PROGRAMS):
+        return list(_problems_of_other(shlex.split(command)))
     words = shlex.split(command.replace("[", "").replace("]", ""))
     if words[0] == "make":
         return _problems_of_make(words[1:])
@@ -90,9 +95,15 @@ def is_setting(name: str) -> bool:
 # -- programs ----------------------------------------------------------------------------------------------------------
 
 
+@cache
+def _program() -> Any:
+    return get_command(app)
+
+
 def _problems_of_verb(words: list[str]) -> list[str]:
-    verbs = get_command(app).commands  # type: ignore[attr-defined]
-    own = {option for parameter in get_command(app).params for option in parameter.opts}
+    program = _program()
+    verbs = program.commands
+    own = {option for parameter in program.params for option in parameter.opts}
     if words and words[0] in own | {"--help"}:
         return []
     if not words or words[0] not in verbs:
@@ -145,6 +156,18 @@ def _problems_of_benchmark(name: str, words: list[str]) -> list[str]:
     problems = [f"{name} has no option {word}" for word in words if word.startswith("--") and word not in options]
     settings = [word.partition("=")[0] for word in words if "=" in word]
     return problems + [f"there is no setting '{each}'" for each in settings if not is_setting(each)]
+
+
+def _problems_of_other(words: list[str]) -> Iterator[str]:
+    """Files, targets of the Dockerfile and extras of the package that do not exist."""
+    for before, word in pairwise(words):
+        if word.startswith(("launch/", "docs/")) and not (ROOT / word).exists():
+            yield f"there is no file {word}"
+        if before == "--target" and f" AS {word}\n" not in (ROOT / "launch/docker/Dockerfile").read_text():
+            yield f"the Dockerfile has no target {word}"
+        for extra in re.findall(r"^spotlight-rl\[([\w,]+)\]", word):
+            extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+            yield from (f"the package has no extra {name}" for name in extra.split(",") if name not in extras)
 
 
 @cache

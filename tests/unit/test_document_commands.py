@@ -70,6 +70,9 @@ def test_the_readme_names_the_two_commands():
         ("make storm SEED=3", "the Makefile has no variable SEED"),
         ("python -m benchmarks.pipelines", "there is no benchmark 'pipelines'"),
         ("python -m benchmarks.pipeline --fast", "pipeline has no option --fast"),
+        ("sbatch launch/slurm/spots.sbatch", "there is no file launch/slurm/spots.sbatch"),
+        ("docker build -f launch/docker/Dockerfile --target gpu .", "the Dockerfile has no target gpu"),
+        ("pip install 'spotlight-rl[tensorbord]'", "the package has no extra tensorbord"),
     ],
 )
 def test_a_command_that_does_not_exist_is_found(command, problem):

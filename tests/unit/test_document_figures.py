@@ -7,8 +7,8 @@ import document_figures
 import pytest
 from document_figures import ROOT, mistakes_in
 
-LENIENT = ("docs/decisions.md", "docs/map.md", "benchmarks/README.md", "CONTRIBUTING.md")
-"""Only figures with a source are checked: decisions keep measurements that no result file has."""
+LENIENT = ("docs/decisions/", "docs/map.md", "docs/settings.md", "benchmarks/README.md", "CONTRIBUTING.md")
+"""Only figures with a source are checked: decisions have measurements without a result file, settings have defaults."""
 DOCUMENTS = sorted(
     str(path.relative_to(ROOT))
     for path in (
@@ -21,11 +21,11 @@ DOCUMENTS = sorted(
 CONSTANTS = {
     # Names of models, and sizes that follow from their widths.
     "docs/models.md": {"3.5", "2.7", "1.7", "4.2", "2.2", "20.4"},
-    "README.md": {"3.11", "4.3", "8.2", "63", "70"},
+    "README.md": {"3.11", "3.13", "4.3", "8.2", "63", "70"},
     # Versions of TLS and Ray, and an address.
     "docs/cluster.md": {"1.3", "127.0", "2.58", "2.62"},
     "docs/operations.md": {"1.3"},
-    "docs/quickstart.md": {"3.11", "4.3"},
+    "docs/quickstart.md": {"3.11", "3.13", "4.3"},
     # The share of an interval.
     "docs/trackers.md": {"95"},
     "docs/results/learning.md": {"8.2", "0.96", "63", "70"},
@@ -38,7 +38,7 @@ CONSTANTS = {
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_figure_that_a_document_quotes_equals_its_result_file(document):
     text = (ROOT / document).read_text()
-    mistakes = mistakes_in(document, text, CONSTANTS.get(document, set()), strict=document not in LENIENT)
+    mistakes = mistakes_in(document, text, CONSTANTS.get(document, set()), strict=not document.startswith(LENIENT))
     assert not mistakes, "\n".join(mistakes)
 
 

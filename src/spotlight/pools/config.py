@@ -39,11 +39,13 @@ class SpotGroup(Section):
     """Spot nodes that are alike."""
 
     nodes: int = Field(default=1, ge=1)
+    """Number of consecutive nodes of this kind."""
     kind: str = ""
     """Kind of their GPUs in simulations; workers that compute report their own."""
     speed: float = Field(default=1.0, gt=0)
     """Speed of a slot relative to the profile, in simulations and paced runs."""
     zone: str = ""
+    """Name of their zone, by which timelines group their slots."""
     price: str | None = None
     """Row of the price table that they are billed by; None: `market.spot_price`."""
 

@@ -50,6 +50,7 @@ class NftConfig(Section):
     """DiffusionNFT: needs finished samples and rewards only, from any sampler."""
 
     kind: Literal["nft"] = "nft"
+    """The loss, whose keys the section has."""
     beta: float = Field(default=1.0, gt=0)
     """Distance of the implicit positive and negative policies from old; shapes the trust region, not the
     first step."""
@@ -99,6 +100,7 @@ class FlowGrpoConfig(Section):
     """Flow-GRPO: a clipped policy gradient on the steps of the SDE window."""
 
     kind: Literal["flow_grpo"] = "flow_grpo"
+    """The loss, whose keys the section has."""
     old_log_prob: OldLogProb = OldLogProb.AUTO
     """On a GPU the number of rows chooses kernels, so that a training forward differs from the rollout's by more than
     a clip range; recomputed log-probabilities make the ratio exactly 1 before the first step."""
@@ -218,7 +220,7 @@ class TrainConfig(Section):
     CPU."""
     parallel: Parallel = Parallel.AUTO
     """How several training ranks share the model: every rank holds all of it (`replicated`), or some of its weights
-    (`sharded`, FSDP2); `auto` is replicated."""
+    (`sharded`, FSDP2). `auto` is sharded only where a whole model does not fit and the ranks can be sharded."""
     sequence_ranks: int = Field(default=1, ge=1)
     """Ranks that split the image tokens of a forward between them; a divisor of the number of training ranks."""
     timeout_s: float = Field(default=3600.0, gt=0)
