@@ -185,6 +185,7 @@ def with_rank_stopped(runner, environment: CrewEnvironment, rank: int) -> tuple[
     return runner.run(story())
 
 
+@pytest.mark.slow
 def test_follower_that_hangs_is_killed_at_its_deadline_and_costs_no_step(runner, environment, expected):
     outcome, deaths = with_rank_stopped(runner, environment, 1)
     assert outcome.payload == expected

@@ -75,6 +75,7 @@ def test_spare_is_the_next_worker_and_a_new_one_follows(run):
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_two_workers_killed_at_once_are_both_replaced_and_one_spare_is_left(run):
     async def story():
         async with world(run, is_bare=True) as (pool, controller):
@@ -136,6 +137,7 @@ def test_spare_ends_with_its_agent_and_its_nursery(run, kill):
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_spare_ends_with_a_killed_and_with_a_drained_node(run):
     async def story():
         async with world(run, is_bare=True) as (pool, controller):

@@ -28,7 +28,7 @@ from spotlight.core.tls import open_pinned
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import SlotClass
 
-COUNTS = [2000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+COUNTS = [500, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
 GROWTH_LIMIT = 1 << 20
 """Bytes that the controller may keep after half of the frames, beyond what it kept before."""
 ODD: list[Any] = [

@@ -142,6 +142,7 @@ def test_resume_from_inside_the_folder_is_refused_because_modules_are_imported_f
     assert "change to a folder of your own" in outcome.err
 
 
+@pytest.mark.slow
 def test_evaluate_from_inside_the_folder_imports_none_of_its_modules(foreign_run, marker):
     """Runs in an interpreter of its own, as for a user, with a module that reward processes import first."""
     for module in ("multiprocessing", "spotlight", "json", "numpy"):
