@@ -96,9 +96,9 @@ def weights_of_newcomers_not_checked(patch: pytest.MonkeyPatch) -> None:
     """Every worker counts as holding all weights of the node."""
     view = NodeCrews._view
 
-    def view_with_all_weights(self: Any, worker: Any, now: float) -> Any:
+    def view_with_all_weights(self: Any, worker: Any) -> Any:
         everything = frozenset().union(*(info.holds for info in self._members.values()))
-        return replace(view(self, worker, now), holds=everything)
+        return replace(view(self, worker), holds=everything)
 
     patch.setattr(NodeCrews, "_view", view_with_all_weights)
 

@@ -61,20 +61,12 @@ def kills(run: LiveRun) -> int:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    ("phases", "iterations"),
-    [
-        pytest.param(("exchange", "publication"), 1, id="two"),
-        pytest.param(PHASES, 4, id="all", marks=pytest.mark.slow),
-    ],
-)
-def test_ranks_killed_in_several_phases_end_in_the_bits_of_an_undisturbed_run(
-    tmp_path: Path, phases: tuple[str, ...], iterations: int
-) -> None:
-    fates = list(zip(phases, cycle((0, 1)), strict=False))
-    undisturbed = finished(tmp_path / "calm", recipe(iterations), [])
-    killed = finished(tmp_path / "killed", recipe(iterations), fates)
-    assert kills(killed) == len(phases)
+@pytest.mark.slow
+def test_ranks_killed_in_every_phase_end_in_the_bits_of_an_undisturbed_run(tmp_path: Path) -> None:
+    fates = list(zip(PHASES, cycle((0, 1)), strict=False))
+    undisturbed = finished(tmp_path / "calm", recipe(4), [])
+    killed = finished(tmp_path / "killed", recipe(4), fates)
+    assert kills(killed) == len(PHASES)
     assert_clean(killed, is_exact=True)
     assert killed.theta() == undisturbed.theta()
 

@@ -35,6 +35,7 @@ async def device_of(controller: ControllerStub, worker: str) -> str:
     return (await controller.wait(m.Hello, worker=WorkerId(worker))).kind
 
 
+@pytest.mark.slow
 def test_eight_nodes_take_eight_gpus_and_a_killed_node_returns_to_its_own(tmp_path):
     cluster = ClusterConfig(reserved=1, spot=7, rows=4)
     with fake_gpus(8):

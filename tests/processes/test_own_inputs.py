@@ -50,6 +50,7 @@ def spotlight(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_run_with_own_prompts_and_rewards_resumes_from_another_folder_without_the_prompt_files(tmp_path):
     """A file that shadows a module of Python affects neither."""
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"

@@ -58,6 +58,7 @@ def finish_with_a_kill(run: LiveRun) -> None:
     assert run.events(Previewed)
 
 
+@pytest.mark.slow
 def test_run_of_a_real_family_trains_and_exports_its_lora(tmp_path: Path) -> None:
     run = new_run(tmp_path, "sd3")
     run.start("--iterations", "1", "--cluster.spot", "0", "--explore.enabled", "off", "--eval.every", "1000")

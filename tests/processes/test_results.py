@@ -54,6 +54,7 @@ def finished(run: LiveRun) -> LiveRun:
     return run
 
 
+@pytest.mark.slow
 def test_result_is_evaluated_by_every_name_and_the_run_based_on_it_does_not_need_it(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     first = made_run(tmp_path / "runs" / "run")

@@ -125,6 +125,7 @@ def assert_unharmed(broken: LiveRun, faults: int, seed: int, plain: LiveRun, pat
     assert len(broken.events(WorkerJoined)) == len(plain.events(WorkerJoined))
 
 
+@pytest.mark.slow
 def test_run_over_breaking_connections_is_the_undisturbed_run_to_the_last_bit(
     undisturbed: LiveRun, tmp_path: Path
 ) -> None:

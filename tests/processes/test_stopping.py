@@ -47,6 +47,7 @@ def test_signal_stops_the_run_within_its_time_limit_though_the_iteration_never_e
     assert run.status()["state"] == "stopped"
 
 
+@pytest.mark.slow
 def test_run_that_is_stopped_while_it_starts_stops_at_once_and_leaves_no_process(tmp_path: Path) -> None:
     run = LiveRun(tmp_path, iterations=1)
     try:

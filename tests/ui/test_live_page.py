@@ -75,6 +75,7 @@ def test_server_that_is_killed_in_mid_stream_and_restarted_leaves_no_gap(watched
     assert words_of(page.locator("main").inner_html()) == words_of(fresh.locator("main").inner_html())
 
 
+@pytest.mark.slow
 def test_reload_keeps_the_view(watched, server):
     page = watched(f"{server.address}/runs/finished").page
     wait_for_drawing(page)

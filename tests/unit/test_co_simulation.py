@@ -86,6 +86,7 @@ def test_training_on_parts_shares_the_learning_curve_of_training_on_the_whole(fi
     assert rewards(parted) == rewards(whole)
 
 
+@pytest.mark.slow
 def test_a_run_with_another_setup_gets_the_numbers_that_it_gets_alone(first, tmp_path):
     shared, other = first
     after = rewards(run("spotlight-fixed", shared, tmp_path / "shared"))
@@ -102,6 +103,7 @@ def stale_shares(folder: RunFolder) -> dict[int, float]:
     return {step.step: step.figures["stale_share"] for step in steps if "stale_share" in step.figures}
 
 
+@pytest.mark.slow
 def test_an_asynchronous_run_draws_with_the_weights_before_and_gets_the_numbers_that_it_gets_alone(first, tmp_path):
     shared, fresh = first
     beside = run("spot-no-explore", shared, tmp_path / "beside", *AHEAD)

@@ -71,7 +71,7 @@ def test_samples_of_the_engine_are_those_of_roll_out_to_the_last_bit(kind, guida
 
 
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
-@pytest.mark.parametrize("rows", [4, pytest.param(8, marks=pytest.mark.slow), 12])
+@pytest.mark.parametrize("rows", [4, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (8, 12))])
 def test_padded_sample_with_any_neighbours_at_any_steps_keeps_its_bits(rows, guidance):
     """Samples of all kinds come and go at random boundaries, so each meets others at other steps in another row."""
     requests = mixed(12, guidance)

@@ -50,7 +50,7 @@ def _velocity(model: nn.Module, is_fast: bool, dtype: torch.dtype = torch.float3
 @pytest.mark.parametrize(
     ("kernel", "has_lora"),
     [
-        (AttentionKernel.MASKED, True),
+        pytest.param(AttentionKernel.MASKED, True, marks=pytest.mark.slow),
         (AttentionKernel.CPU, False),
         pytest.param(AttentionKernel.MASKED, False, marks=pytest.mark.slow),
         pytest.param(AttentionKernel.CPU, True, marks=pytest.mark.slow),

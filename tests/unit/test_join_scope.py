@@ -41,7 +41,12 @@ def test_honest_worker_still_finishes_what_was_attacked(tmp_path):
             for message in forged(party.requests[0]):
                 await party.sent(message, party.own)
             result = m.Result(
-                request=party.requests[0].id, attempt=1, digest="weights", steps=6, score=m.Score(reward=0.5)
+                request=party.requests[0].id,
+                attempt=1,
+                digest="weights",
+                steps=6,
+                score=m.Score(reward=0.5),
+                payload=PAYLOAD,
             )
             run.hub.receive(NodeId("honest.1"), m.Envelope(party.honest, result))
             assert run.hub.dispatcher.ledger.state(party.requests[0].id) is SampleState.ACCEPTED

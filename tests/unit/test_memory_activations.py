@@ -113,7 +113,7 @@ def test_bytes_kept_for_the_backward_are_those_of_the_plan(name, dtype, rank):
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
-@pytest.mark.parametrize("recomputed", [0, 2, 99])
+@pytest.mark.parametrize("recomputed", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (0, 99))])
 def test_peak_of_training_adapters_is_that_of_the_plan_however_many_blocks_are_recomputed(name, recomputed):
     transformer, tokens = transformer_of(name, torch.bfloat16, 32), Tokens(image=EDGE**2, text=TEXT[name])
     recompute_first(transformer, recomputed)

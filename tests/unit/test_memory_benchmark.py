@@ -10,6 +10,7 @@ from benchmarks.memory import calibrate
 from spotlight.compute.models.family_registry import FAMILIES
 
 
+@pytest.mark.slow
 def test_predictions_for_the_tiny_model_are_near_the_bytes_of_its_tensors(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["memory", "--tiny", "--json", "--out", str(tmp_path / "memory")])
     runpy.run_module("benchmarks.memory", run_name="__main__")
@@ -26,6 +27,7 @@ def test_predictions_for_the_tiny_model_are_near_the_bytes_of_its_tensors(tmp_pa
         assert case["lines"]["base weights"] > 0
 
 
+@pytest.mark.slow
 def test_calibration_runs_all_its_cases_with_a_tiny_model():
     found = calibrate.calibrate(FAMILIES["sd3"], tiny=True, left_s=lambda: 1000.0)
     assert {*found["cases"]} == {str(case) for case in calibrate.OTHERS}

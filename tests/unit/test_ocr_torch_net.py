@@ -30,7 +30,7 @@ def with_onnxruntime(content, x):
     return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("config", [PPOCR_V6_TINY, EN_PPOCR_V4], ids=lambda config: config.name)
 def test_posteriors_of_rendered_words_equal_onnxruntimes(config, dtype):
     lines = np.stack([fit_line(draw(word)) for word in WORDS])
@@ -54,6 +54,7 @@ def mixed_pictures():
 
 
 @pytest.mark.parametrize("reward", [OcrGraded, OcrJudge])
+@pytest.mark.slow
 def test_rewards_read_with_torch_equal_those_of_the_reference(reward):
     images, targets = mixed_pictures()
     prompts = [ask(target) for target in targets]

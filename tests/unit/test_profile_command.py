@@ -38,6 +38,7 @@ def _same_threads_afterwards():
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 def test_words_are_profiled_and_the_file_is_a_profile(tmp_path):
     path = tmp_path / "desk.json"
     outcome = spotlight("profile", "--model", "words", "--quick", "--only", QUICK, "--out", path, "--json")
