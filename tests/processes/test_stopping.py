@@ -45,6 +45,7 @@ def test_signal_stops_the_run_within_its_time_limit_though_the_iteration_never_e
     assert not stopped.failed
     assert "had not ended 30 s after it was asked to stop" in stopped.reason
     assert run.status()["state"] == "stopped"
+    assert run.log().count("`spotlight resume run` continues it.") == 1
 
 
 @pytest.mark.slow

@@ -190,7 +190,10 @@ def test_watch_shows_new_lines_of_a_run_of_another_process_until_it_ends(live):
     assert shown.code == 0
     assert "iteration 2/2" in shown.out
     assert "iteration 1/2" not in shown.out, "lines of the time before are not repeated"
-    assert shown.out.splitlines()[-1] == "finished: all iterations are done"
+    assert shown.out.splitlines()[-1].endswith("s  finished: all iterations are done")
+    assert shown.out.count("finished: all iterations are done") == 1
+    again = spotlight("watch", live.folder.name)
+    assert again.out.splitlines()[-1] == "finished: all iterations are done", "a run that had ended has no line"
     assert f"next: spotlight report {live.folder.path}" in shown.err
 
 

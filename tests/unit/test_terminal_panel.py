@@ -6,10 +6,7 @@ from rich.console import Console
 from story_journal import story
 
 from spotlight.control.market.prices import PriceTable
-from spotlight.core.events import (
-    Evaluated,
-    WorkerLost,
-)
+from spotlight.core.events import Evaluated, Record, RunStopped, WorkerLost
 from spotlight.surface.panel import Lines, LivePanel, panel, watcher
 from spotlight.surface.projections import RunView
 
@@ -61,6 +58,19 @@ def test_without_a_terminal_there_is_one_line_per_iteration():
     assert len(lines) == 6 + 5 + 6 + 1
     assert "4 preemptions" in lines[-3]
     assert lines[-1].endswith("finished: all iterations are done")
+
+
+def test_a_run_of_this_process_leaves_its_stop_to_the_error_that_follows():
+    stop = RunStopped(reason="the run was asked to drain; `spotlight resume demo-1` continues it.")
+    shown = []
+    for is_own in (False, True):
+        console = Console(file=io.StringIO(), width=60)
+        with watcher(5, PRICES, console=console, is_own=is_own) as lines:
+            for record in story()[:-1]:
+                lines.apply(record)
+            lines.apply(Record(len(story()), 99.0, stop))
+        shown.append(console.file.getvalue().count(stop.reason))
+    assert shown == [1, 0]
 
 
 def test_panel_of_a_run_that_has_just_started_shows_what_it_waits_for():

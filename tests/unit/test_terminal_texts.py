@@ -21,11 +21,14 @@ from spotlight.control.market.prices import PriceTable
 from spotlight.core.errors import ConfigError
 from spotlight.core.events import Evaluated, ProblemNoted, Record, RunStarted, RunStopped
 from spotlight.core.journal import Journal
+from spotlight.core.node_spec import NodeStanding, NodeState
+from spotlight.core.types import NodeId
+from spotlight.core.work import SlotClass
 from spotlight.folder import RunFolder
 from spotlight.surface.api import override_of
 from spotlight.surface.cli.hints import hint
 from spotlight.surface.liveness import standing_of
-from spotlight.surface.panel import Lines, panel
+from spotlight.surface.panel import Lines, machine_lines, panel
 from spotlight.surface.plain_text import plain, plain_lines
 from spotlight.surface.projections import RunView
 from spotlight.surface.terminal import PlainConsole
@@ -102,6 +105,15 @@ def test_the_live_panel_shows_hostile_texts_as_text():
     assert "[/red][bold]<script>" in shown
     assert "\\x1b[2J" in shown
     assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_machines_with_hostile_zones_and_addresses_are_one_line_each():
+    hostile = NodeStanding(
+        node=NodeId(HOSTILE), place=HOSTILE, slot_class=SlotClass.SPOT, slots=1, zone=HOSTILE, state=NodeState.CONNECTED
+    )
+    shown = machine_lines([hostile, hostile]).plain
+    assert_harmless(shown)
+    assert len(shown.splitlines()) == 2
 
 
 def test_plain_lines_of_a_run_stay_one_line_each():

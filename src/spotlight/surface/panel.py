@@ -62,15 +62,22 @@ class Watcher(Protocol):
 
 
 def watcher(
-    iterations: int, prices: PriceTable, view: RunView | None = None, console: Console | None = None
+    iterations: int,
+    prices: PriceTable,
+    view: RunView | None = None,
+    console: Console | None = None,
+    is_own: bool = False,
 ) -> Watcher:
-    """The live panel on a terminal, else plain lines; `view` is the view of a resumed run's past."""
+    """The live panel on a terminal, else plain lines; `view` is the view of a resumed run's past.
+
+    `is_own`: the run is this process's own, which reports a stop or a failure as its error.
+    """
     console = console or terminal()
     view = view or RunView()
     return (
         LivePanel(view, iterations, prices, console)
         if console.is_terminal
-        else Lines(view, iterations, prices, console)
+        else Lines(view, iterations, prices, console, is_own)
     )
 
 
@@ -107,10 +114,13 @@ class LivePanel:
 class Lines:
     """One line per finished iteration, evaluation and stop, and per stage of the start."""
 
-    def __init__(self, view: RunView, iterations: int, prices: PriceTable, console: Console) -> None:
+    def __init__(
+        self, view: RunView, iterations: int, prices: PriceTable, console: Console, is_own: bool = False
+    ) -> None:
         self.view = view
         self._startup = Startup(view.facts.is_issued)
         self._iterations, self._prices, self._console = iterations, prices, console
+        self._is_own = is_own
 
     def __enter__(self) -> Self:
         self._print(self._startup.line())
@@ -125,6 +135,9 @@ class Lines:
         self.view.apply(record)
         if self._startup.apply(record.event):
             self._print(self._startup.line())
+        if self._is_own and isinstance(record.event, RunStopped) and not record.event.finished:
+            # The error of this process has the same sentence.
+            return
         self._print(line_of_record(self.view, record, self._iterations, self._prices))
 
     def _print(self, line: str | None) -> None:
@@ -231,7 +244,7 @@ def machine_lines(machines: list[NodeStanding]) -> Text:
         f"{f', zone {each.zone}' if each.zone else ''}: {each.state}"
         for each in machines
     ]
-    return Text("\n".join(lines))
+    return Text("\n".join(map(plain, lines)))
 
 
 def _rate(view: RunView) -> list[str]:

@@ -72,13 +72,13 @@ def watch(
     from spotlight.folder import RunFolder
     from spotlight.surface.cli.report import prices_for
     from spotlight.surface.following import RunFollower, view_to_follow
-    from spotlight.surface.panel import Watcher, watcher
+    from spotlight.surface.panel import Lines, Watcher, watcher
     from spotlight.surface.run_lines import JsonLines
 
     folder = RunFolder.find(run)
     table, view = prices_for(folder, prices), view_to_follow(folder)
     iterations = folder.read_config()["iterations"]
-    follower = RunFollower(folder, view)
+    follower, had_ended = RunFollower(folder, view), view.facts.stopped is not None
     watching: Watcher = JsonLines(folder.path, iterations, view, table) if as_json else watcher(iterations, table, view)
     try:
         with watching:
@@ -87,13 +87,15 @@ def watch(
         hint("drain", folder.path, why="it goes on; this would stop it")
         return
     if not as_json:
-        _show_end(folder)
+        _show_end(folder, is_shown=isinstance(watching, Lines) and not had_ended and view.facts.stopped is not None)
 
 
-def _show_end(folder: "RunFolder") -> None:
+def _show_end(folder: "RunFolder", is_shown: bool) -> None:
+    """How the run ended, unless a line has shown it, and what to do next."""
     from spotlight.surface.kept_view import latest
     from spotlight.surface.liveness import State, standing_of
 
     standing = standing_of(latest(folder.journal), folder.path)
-    typer.echo(f"{standing.state.value}: {plain(standing.reason or 'all iterations are done')}")
+    if not is_shown:
+        typer.echo(f"{standing.state.value}: {plain(standing.reason or 'all iterations are done')}")
     hint("report" if standing.state is State.FINISHED else "resume", folder.path)

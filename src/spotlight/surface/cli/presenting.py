@@ -110,7 +110,7 @@ def _watcher(run: "Run", view: "RunView", how: Presentation) -> "Watcher":
         return JsonLines(run.folder.path, run.config.iterations, view, run.prices)
     from spotlight.surface.panel import watcher
 
-    return watcher(run.config.iterations, run.prices, view)
+    return watcher(run.config.iterations, run.prices, view, is_own=True)
 
 
 def _report(run: "Run") -> Path:
