@@ -49,6 +49,12 @@ def test_template_names_no_registry_and_no_folder_of_one_machine(template):
     assert re.findall(r"\b[\w-]+\.(?:io|com|dev|org|net)/[\w-]+/|/(?:work|root|home)/(?!ubuntu)", text(template)) == []
 
 
+@pytest.mark.parametrize("template", [name for name in TEMPLATES if "pip install --python" in text(name)])
+def test_template_that_installs_the_checkout_installs_its_weights_and_models_too(template):
+    installs = [line for line in text(template).splitlines() if "pip install --python" in line]
+    assert all("/assets" in line for line in installs)
+
+
 # -- Kubernetes and KubeRay --------------------------------------------------------------------------------------------
 
 
