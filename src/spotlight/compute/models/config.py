@@ -56,8 +56,8 @@ class ModelConfig(Section):
     tf32: bool = False
     """On CUDA, let fp32 matmuls round their inputs to TF32: much faster; replayed log-probs then agree to 1e-5."""
     compile: bool | Literal["auto"] = "auto"
-    """Compile the transformer's blocks: 15 seconds at the first start and 4 for each new batch size, then rollouts are
-    1.3 and training 2 times as fast on an H200. auto does so for real families on a GPU."""
+    """Compile the transformer's blocks, for faster rollouts and training on a GPU. The first start takes 15 seconds
+    more for rollouts and half a minute for training, each new batch size 4. auto does so for real families on a GPU."""
     attention: Literal["auto", "masked", "flash", "cudnn"] = "auto"
     """Attention kernel of a compiled model. auto measures at the start of a run; all workers use the same."""
 
