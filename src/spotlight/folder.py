@@ -23,6 +23,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Sequence
 from enum import StrEnum
@@ -159,6 +160,12 @@ class RunFolder:
         hint = suggestion(run, known) if known else f"there are no runs under {runs}/ yet; start one with train."
         raise InputError(f"there is no run '{run}': {hint}")
 
+    @property
+    def word(self) -> str:
+        """The run in a command of this working folder: its name, or its path where the name does not find it."""
+        is_found = self.path.parent == Path(RUNS).resolve()
+        return shlex.quote(self.name if is_found else str(self.path))
+
     def write_config(self, settings: dict[str, Any]) -> None:
         """Store the settings, and the version of the package that writes them."""
         self.config.write_text(json.dumps({WRITER: __version__, **settings}, indent=2) + "\n")
@@ -168,9 +175,10 @@ class RunFolder:
         try:
             content: dict[str, Any] = json.loads(self.config.read_text())
             content.pop(WRITER, None)
+            _check_shape(content)
             for own in (self.base, self.base_folder):
                 content["model"].update({"name": str(own)} if own.exists() else {})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(
                 f"the settings {self.config} cannot be read ({error}), so it is damaged or not a run's; put it back."
             ) from error
@@ -206,6 +214,16 @@ class RunFolder:
         found = sorted(path for path in self.checkpoints.glob("step_*") if not path.name.endswith(".part"))
         for old in found[:-CHECKPOINTS_KEPT]:
             shutil.rmtree(old)
+
+
+def _check_shape(content: dict[str, Any]) -> None:
+    """Refuse what no version has written: readers take the number of iterations and the sections as they are."""
+    iterations = content.get("iterations")
+    if type(iterations) is not int or not 0 < iterations < 2**53:
+        raise ValueError("iterations is not a number of 1 or more")
+    for section in ("model", "rollout", "train", "cluster", "market", "budget", "output"):
+        if not isinstance(content.get(section, {}), dict):
+            raise ValueError(f"{section} is not a section")
 
 
 def config_digest(settings: dict[str, Any]) -> str:

@@ -71,7 +71,7 @@ class Run:
         self.config = run_log.config
         self.folder = run_log.folder
         self.prices = prices
-        self._budget = Budget(self.config.budget, self._hours, self._dollars, self.folder.name)
+        self._budget = Budget(self.config.budget, self._hours, self._dollars, self.folder.word)
         self._is_end_recorded = False
         self._secrets: RunSecrets | None = None
         self._ray: RayCluster | None = None
@@ -135,7 +135,7 @@ class Run:
         hub, embeddings = wired.hub, wired.loop.embeddings
         path, awaited = self.folder.path, lambda: embeddings.progress or hub.waiting_for()
         presence = Presence(path, awaited, hub.quiet_s, door.standings)
-        stopping = Stopping(self.folder.name, self._budget, presence, self._drain_s, hub.fail)
+        stopping = Stopping(self.folder.word, self._budget, presence, self._drain_s, hub.fail)
         with stopping, presence:
             note = wired.hub.dispatcher.setbacks.note
             jobs = (presence.keep(), *(job(note) for job in self.beside))

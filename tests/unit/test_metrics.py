@@ -115,6 +115,16 @@ def test_hostile_names_stay_inside_their_labels():
     assert max(map(len, text.splitlines())) < 1500
 
 
+def test_scores_whose_names_are_cut_to_one_label_are_one_series():
+    scores = {"x" * 300 + end: (0.5, 0.4, 0.6) for end in "ab"}
+    records = [
+        Record(r.seq, r.at, msgspec.structs.replace(r.event, scores=scores)) if isinstance(r.event, Evaluated) else r
+        for r in story(1)
+    ]
+    found = parsed(page(RunView.of(records)))
+    assert len([name for name, _ in found if name == "spotlight_held_out_score"]) == 1
+
+
 def expressions() -> list[str]:
     board = json.loads((MONITORING / "grafana.json").read_text())
     rules = yaml.safe_load((MONITORING / "alerts.yaml").read_text())
@@ -167,17 +177,18 @@ def test_the_rules_cover_progress_spot_reward_and_budget():
 
 
 def test_a_folder_of_runs_has_metrics_of_those_that_are_recent(tmp_path: Path):
-    runs = [recorded_folder(tmp_path / name, story(2)) for name in ("new", "old", "live", "broken")]
+    runs = [recorded_folder(tmp_path / name, story(2)) for name in ("new", "old", "live", "broken", "foreign")]
     for name in ("old", "live"):
         for segment in (tmp_path / name / "journal").glob("segment-*"):
             os.utime(segment, (0, 0))
     Presence(tmp_path / "live", lambda: "", lambda: 0.0, tuple).write()
     (tmp_path / "broken" / "config.json").write_text("{}")
+    foreign = runs[-1].read_config()
+    (runs[-1].config).write_text(json.dumps({**foreign, "cluster": {"spot": "all"}}))
     page = request(dashboard_app(RunIndex(tmp_path, PRICES)), "/metrics")
     assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
     found = parsed(page.text)
     assert {value for _, labels in found for name, value in labels if name == "run"} == {"new", "live"}
-    assert len(runs) == 4
 
 
 async def asked(port: int, request: bytes) -> bytes:

@@ -293,6 +293,6 @@ def test_digest_of_a_model_in_diffusers_layout_changes_with_any_component(tmp_pa
 def test_settings_of_a_moved_run_name_its_own_model_folder_where_it_is_now(tmp_path):
     run = RunFolder(tmp_path / "before")
     save_tiny_model(run.base_folder)
-    run.write_config({"model": {"name": str(run.base_folder)}})
+    run.write_config({"iterations": 1, "model": {"name": str(run.base_folder)}})
     moved = RunFolder(Path(shutil.move(run.path, tmp_path / "after")))
     assert moved.read_config()["model"]["name"] == str(moved.base_folder)

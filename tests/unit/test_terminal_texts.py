@@ -141,6 +141,19 @@ def test_list_shows_a_hostile_run_beside_others(run: RunFolder):
     assert "[bold]" in shown.out
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [{"iterations": None}, {"iterations": "many"}, {"iterations": 10**400}, {"rollout": 5}, {"cluster": None}],
+)
+def test_a_folder_with_foreign_settings_is_one_unreadable_row_of_the_list(run: RunFolder, changed: dict[str, object]):
+    settings = {**run.read_config(), **changed}
+    run.config.write_text(json.dumps(settings))
+    (row,) = json.loads(spotlight("list", "--json").out)
+    assert row["state"] == "unreadable"
+    assert "cannot be read" in row["reason"]
+    assert spotlight("status", run.path).code == 2
+
+
 @pytest.mark.parametrize("verb", ["status", "audit", "list", "logs", "watch", "report", "clean"])
 def test_objects_are_valid_whatever_they_hold(run: RunFolder, verb: str):
     more = {"list": ["runs"], "clean": [run.path, "--dry-run"]}.get(verb, [run.path])
@@ -181,6 +194,13 @@ def test_a_hint_can_be_pasted_whatever_the_name_is(capsys: pytest.CaptureFixture
     hint("status", "a run; rm -rf ~ $(x) `y` 'z'")
     command = capsys.readouterr().err.removeprefix("next: ").strip()
     assert shlex.split(command) == ["spotlight", "status", "a run; rm -rf ~ $(x) `y` 'z'"]
+
+
+def test_a_run_is_named_in_a_command_so_that_the_command_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert RunFolder(tmp_path / "runs" / "demo-1").word == "demo-1"
+    assert RunFolder(tmp_path / "runs" / "a run; x").word == "'a run; x'"
+    assert RunFolder(tmp_path / "elsewhere" / "demo-1").word == str(tmp_path / "elsewhere" / "demo-1")
 
 
 def test_plain_text_keeps_what_people_write():

@@ -93,13 +93,14 @@ class MetricSettings(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, config: Mapping[str, Any]) -> "MetricSettings":
         """From the stored settings of a run."""
         budget = config.get("budget", {})
-        return cls(
-            iterations=config["iterations"],
-            prompts=config["rollout"]["prompts"],
-            spot_nodes=config["cluster"]["spot"],
-            max_dollars=budget.get("max_dollars"),
-            max_hours=budget.get("max_hours"),
-        )
+        found = {
+            "iterations": config["iterations"],
+            "prompts": config["rollout"]["prompts"],
+            "spot_nodes": config["cluster"]["spot"],
+            "max_dollars": budget.get("max_dollars"),
+            "max_hours": budget.get("max_hours"),
+        }
+        return msgspec.convert(found, cls)
 
 
 def measure(
@@ -125,7 +126,7 @@ def measure_recent(folders: Iterable[RunFolder], prices: PriceTable) -> Iterator
         try:
             view = latest(folder.journal)
             settings = MetricSettings.of(folder.read_config())
-        except (InputError, KeyError):
+        except (InputError, KeyError, msgspec.ValidationError):
             continue
         yield from measure(folder.name, view, standing_of(view, folder.path), settings, prices)
 
@@ -147,7 +148,9 @@ def render(values: Iterable[Measured]) -> str:
     for name, kind in METRICS.items():
         if name in by_name:
             lines += [f"# HELP {name} {kind.help}", f"# TYPE {name} {kind.type}"]
-            lines += [f"{name}{_labels(each.labels)} {_number(each.value)}" for each in by_name[name]]
+            # A scrape with one series twice is refused as a whole; names that are cut may become equal.
+            series = {_labels(each.labels): _number(each.value) for each in by_name[name]}
+            lines += [f"{name}{labels} {value}" for labels, value in series.items()]
     return "\n".join(lines) + "\n"
 
 
