@@ -6,13 +6,19 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from command_line import spotlight
 from made_run import LORA, MadeRun, made_run
 from recorded_run import record
 
 from spotlight import __version__
 from spotlight.compute.models import families
+from spotlight.config import load_config
+from spotlight.control.market.prices import PriceTable
+from spotlight.core.events import Evaluated, Record
 from spotlight.folder import RunFolder
+from spotlight.surface.model_card import CardFacts, draw_curve, model_card
+from spotlight.surface.projections import RunView, ScoreInterval
 
 
 @pytest.fixture(scope="module", params=[(), LORA], ids=["all weights", "lora"])
@@ -32,6 +38,13 @@ def exported(*arguments: str | Path) -> str:
     outcome = spotlight("export", *arguments)
     assert outcome.code == 0, outcome.err
     return outcome.out
+
+
+def card_facts(base: str) -> CardFacts:
+    return CardFacts(
+        run="mine", base=base, family="scenes", real=None, weights="ema", version=1, lora=None, files=(),
+        settings=load_config("scenes-nft").model_dump(mode="json"), changes=(),
+    )  # fmt: skip
 
 
 def refused(*arguments: str | Path) -> str:
@@ -66,6 +79,24 @@ def test_card_has_base_recipe_changes_reward_curve_cost_and_version(run):
     assert "spotlight train RECIPE --model.name weights.safetensors" in card
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert str(run.folder.path) not in card
+
+
+@pytest.mark.parametrize("base", ["words", "owner/name", "a: b #c", 'x"\n---', "[y]", "- z"])
+def test_front_matter_of_a_card_is_yaml_whatever_the_base_is_called(base):
+    card = model_card(card_facts(base), RunView(), PriceTable.load())
+    assert yaml.safe_load(card.split("\n---\n")[0])["base_model"] == base
+
+
+def test_curve_of_a_score_with_any_name_is_drawn(tmp_path):
+    interval = ScoreInterval(value=0.5, low=0.4, high=0.6)
+    draw_curve("$\\frac$ \u202e\n", [(0, interval)], tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_card_keeps_the_spelling_of_a_score():
+    scored = Evaluated(iteration=0, scores={"geneval": (0.5, 0.4, 0.6)})
+    card = model_card(card_facts("scenes"), RunView.of([Record(0, 0.0, scored)]), PriceTable.load())
+    assert "Held-out GenEval score is 0.50 so far." in card
 
 
 def test_earlier_export_is_replaced_with_force_alone_and_other_folders_never(run, tmp_path):

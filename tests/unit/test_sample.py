@@ -13,8 +13,15 @@ from spotlight.compute.evaluation import generate
 from spotlight.compute.models import families
 from spotlight.compute.scores import EVALUATION_SEED
 from spotlight.core.types import Prompt, Sampling
+from spotlight.surface.contact_sheet import contact_sheet
 
 TEXT = 'the word "river"'
+
+
+def test_sheet_takes_any_label():
+    picture = np.zeros((32, 96, 3), np.uint8)
+    sheet = contact_sheet([picture] * 3, ["a\nb\x1b[2J", "\u202e \ud800", "word " * 5000], columns=3)
+    assert sheet.height < 200
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from spotlight.surface.plain_text import plain
+
 if TYPE_CHECKING:
     from spotlight.compute.rewards.protocol import Image as Pixels
 
 MARGIN = 6
 TEXT_HEIGHT = 18
+LONGEST_LABEL = 300
 LEAST_WIDTH = 256
 """Smaller pictures are enlarged to about this width, so that their label fits."""
 
@@ -25,7 +28,7 @@ def contact_sheet(pictures: Sequence["Pixels"], labels: Sequence[str], columns: 
     drawing, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=13)
     for index, (picture, label) in enumerate(zip(pictures, labels, strict=True)):
         x, y = MARGIN + index % columns * cell[0], MARGIN + index // columns * cell[1]
-        drawing.text((x, y), _cut(label, font, width * scale), fill="black", font=font)
+        drawing.text((x, y), _cut(plain(label, LONGEST_LABEL), font, width * scale), fill="black", font=font)
         enlarged = np.repeat(np.repeat(picture, scale, axis=0), scale, axis=1)
         sheet.paste(Image.fromarray(enlarged), (x, y + TEXT_HEIGHT))
     return sheet

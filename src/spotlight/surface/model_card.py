@@ -1,5 +1,7 @@
 """The model card of an export, in Markdown: base, recipe, reward, held-out curve, cost, and how to load the files."""
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,8 @@ from spotlight.surface.panels.score_panel import gain_sentence
 from spotlight.surface.projections import RunView, ScoreInterval
 
 CURVE = "curve.png"
+PLAIN_YAML = re.compile(r"[A-Za-z][\w./:-]*\w")
+"""Texts that need no quotes."""
 Changes = Sequence[tuple[str, Any]]
 
 
@@ -67,7 +71,7 @@ def draw_curve(name: str, curve: Sequence[tuple[int, ScoreInterval]], path: Path
     axes.fill_between(iterations, lower, upper, alpha=0.2, linewidth=0)
     axes.plot(iterations, [point.value for _, point in curve], marker="o", markersize=3)
     axes.set_xlabel("iterations trained")
-    axes.set_ylabel(f"held-out {score_name(name)}")
+    axes.set_ylabel(f"held-out {score_name(name)}", parse_math=False)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
@@ -76,7 +80,8 @@ def draw_curve(name: str, curve: Sequence[tuple[int, ScoreInterval]], path: Path
 
 
 def _front_matter(facts: CardFacts) -> str:
-    lines = ["---", f"base_model: {facts.base}"]
+    base = facts.base if PLAIN_YAML.fullmatch(facts.base) else json.dumps(facts.base)
+    lines = ["---", f"base_model: {base}"]
     if facts.real is not None:
         tags = ["text-to-image", *(["lora"] if facts.lora else []), "spotlight"]
         lines += ["library_name: diffusers", "pipeline_tag: text-to-image", "tags:", *(f"- {tag}" for tag in tags)]
@@ -86,7 +91,8 @@ def _front_matter(facts: CardFacts) -> str:
 def _summary(facts: CardFacts, view: RunView, name: str | None, curve: Sequence[tuple[int, ScoreInterval]]) -> str:
     what = "A LoRA" if facts.lora else "Weights"
     kind = "averaged" if facts.weights == "ema" else "last published"
-    gain = f" {gain_sentence(name, curve).capitalize()}." if name is not None else ""
+    sentence = gain_sentence(name, curve) if name is not None else ""
+    gain = f" {sentence[:1].upper()}{sentence[1:]}." if sentence else ""
     return (
         f"{what} for `{facts.base}` ({facts.family}), post-trained with reinforcement learning by Spotlight "
         f"{__version__}: the {kind} weights after {count(len(view.iterations), 'iteration')}.{gain}"
