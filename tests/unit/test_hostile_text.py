@@ -16,6 +16,7 @@ from spotlight.core.events import (
     Crewing,
     Dropped,
     Evaluated,
+    IterationDone,
     NodeJoined,
     NodeLost,
     Planned,
@@ -148,6 +149,23 @@ def test_hostile_texts_cannot_end_an_event_of_the_stream(hostile):
     assert body.endswith("\n\n")
     assert [line.partition(":")[0] for line in body.strip().split("\n")] == ["id", "event", "data"]
     assert json.loads(body.partition("data: ")[2])["seq"] == len(rough_story()) - 1
+
+
+@pytest.mark.parametrize("value", [1e300, float("inf"), float("nan"), -1e300])
+def test_times_that_no_clock_has_are_shown_as_unknown_in_the_report(value: float, tmp_path: Path):
+    def altered(event: object) -> object:
+        match event:
+            case RunStarted():
+                return msgspec.structs.replace(event, wall=value)
+            case IterationDone():
+                return msgspec.structs.replace(event, rollout_s=value, reward=value)
+            case _:
+                return event
+
+    records = [msgspec.structs.replace(record, event=altered(record.event)) for record in rough_story()]
+    folder = recorded_folder(tmp_path / "run", records, pictures=0)
+    write_report(RunView.of(records), folder.path, tmp_path / "report.html", setting=setting_of(folder))
+    assert "started –" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_no_template_marks_text_as_safe():

@@ -38,6 +38,8 @@ def percent(share: float) -> str:
 
 def duration(seconds: float) -> str:
     """`8.4 s`, `3 min 20 s`, `2 h 05 min`, `3 d 4 h`."""
+    if not math.isfinite(seconds):
+        return UNKNOWN
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -59,6 +61,8 @@ def took(seconds: float) -> str:
 
 def clock(seconds: float) -> str:
     """A place on a time axis: `0:45`, `12:30`, `3:05:00`."""
+    if not math.isfinite(seconds):
+        return UNKNOWN
     whole = round(seconds)
     hours, rest = divmod(whole, 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"

@@ -85,4 +85,8 @@ def _spark(values: Sequence[float]) -> str:
 
 
 def _utc(wall: float) -> str:
-    return f"{datetime.datetime.fromtimestamp(wall, tz=datetime.UTC):%Y-%m-%d %H:%M} UTC"
+    try:
+        return f"{datetime.datetime.fromtimestamp(wall, tz=datetime.UTC):%Y-%m-%d %H:%M} UTC"
+    except (ValueError, OverflowError, OSError):
+        # No calendar has it: the clock of the machine was wrong, or the journal is foreign.
+        return formats.UNKNOWN
