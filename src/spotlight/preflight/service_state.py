@@ -129,7 +129,7 @@ def _hub(around: ServiceFacts) -> Examined:
     problem = around.reach(target.hostname, port)
     way = f" by the proxy {target.hostname}" if proxy else ""
     if problem:
-        mend = "Shipped models need no hub; for others mend the network, or set HF_HUB_OFFLINE=1 and use the cache."
+        mend = "Shipped models need no hub; for others fix the network, or set HF_HUB_OFFLINE=1 and use the cache."
         return Examined("hub", Health.WARNING, f"{name} cannot be reached{way} ({problem})", mend)
     return Examined("hub", Health.OK, f"{name} can be reached{way}")
 

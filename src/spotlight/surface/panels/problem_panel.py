@@ -71,7 +71,7 @@ def _of_state(view: RunView, standing: RunStanding, name: str) -> Iterator[Advic
         yield Advice(severity=Severity.BAD, problem=what, todo=resume)
     elif standing.state is State.FAILED:
         what = f"The run failed: {standing.reason}"
-        yield Advice(severity=Severity.BAD, problem=what, todo=f"Mend the cause (logs of {name}), then {resume}")
+        yield Advice(severity=Severity.BAD, problem=what, todo=f"Fix the cause (logs of {name}), then {resume}")
     if not standing.pid_alive:
         return
     longest = max((one.rollout_s + one.train_s for one in view.iterations[-5:]), default=0.0)
@@ -131,7 +131,7 @@ def _of_samples(view: RunView, verdict: AuditVerdict | None) -> Iterator[Advice]
         yield Advice(
             severity=Severity.WARNING if view.gaps.whole else Severity.BAD,
             problem=" ".join(view.gaps.sentences()),
-            todo="Mend the reward or the prompt that the reason names; what is missing is not made up for.",
+            todo="Fix the reward or the prompt that the reason names; missing samples are not made later.",
         )
     if view.waste > WASTEFUL and view.samples.redone:
         yield Advice(

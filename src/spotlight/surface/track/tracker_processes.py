@@ -56,7 +56,7 @@ class TrackerProcess:
         if report.exit_code:
             raise error_of(report.exit_code, report.sentence)
         raise EnvironmentProblem(
-            f"the tracker {self.kind.value} cannot start ({report.sentence}); mend that, or leave it out of "
+            f"the tracker {self.kind.value} cannot start ({report.sentence}); fix that, or leave it out of "
             "output.trackers."
         )
 
