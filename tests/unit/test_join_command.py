@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import signal
 
 import pytest
@@ -38,6 +39,12 @@ def test_token_to_a_dash_prints_the_file_alone(run, tmp_path):
     assert not (tmp_path / "-").exists()
     written = json.loads(spotlight("token", run, "--out", tmp_path / "u.json", "--json").out)
     assert written == {"file": str(tmp_path / "u.json"), "address": ADDRESS, "run": str(run)}
+
+
+def test_token_prints_a_command_that_can_be_pasted_whatever_the_file_is_called(run, tmp_path):
+    shown = spotlight("token", run, "--out", tmp_path / "a file; \x1b[2J.json").out.splitlines()
+    assert "\x1b" not in "".join(shown)
+    assert shlex.split(shown[-1]) == ["spotlight", "join", ADDRESS, "--token-file", "a file; \\x1b[2J.json"]
 
 
 @pytest.mark.parametrize(("given", "dialled"), [((), ADDRESS), (("127.0.0.1:2",), "127.0.0.1:2")])
@@ -111,5 +118,6 @@ def test_line_to_paste_is_a_command_and_says_when_other_machines_cannot_use_the_
     first, line = joining_lines("10.0.0.5:7700", "words-1")
     assert line.split() == ["spotlight", "join", "10.0.0.5:7700", "--token-file", "words-1.token.json"]
     assert "cannot reach" not in first
+    assert shlex.split(joining_lines("10.0.0.5:7700", "a run; x")[1])[-1] == "a run; x.token.json"
     for address in ("127.0.0.1:7700", "localhost:7700", "[::1]:7700"):
         assert "cannot reach" in joining_lines(address, "words-1")[0]

@@ -15,6 +15,7 @@ import asyncio
 import hmac
 import re
 import secrets
+import shlex
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -384,7 +385,8 @@ def joining_lines(address: str, run: str) -> tuple[str, ...]:
     """How another machine joins, for the user."""
     is_local = split_address(address)[0] in ("localhost", "::1") or address.startswith("127.")
     scope = ", an address that other machines cannot reach" if is_local else ""
+    word, file = shlex.quote(run), shlex.quote(f"{run}.token.json")
     return (
-        f"listening at {address}{scope}; `spotlight token {run}` writes a token file, by which other machines join:",
-        f"  spotlight join {address} --token-file {run}.token.json",
+        f"listening at {address}{scope}; `spotlight token {word}` writes a token file, by which other machines join:",
+        f"  spotlight join {address} --token-file {file}",
     )

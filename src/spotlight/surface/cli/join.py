@@ -1,5 +1,6 @@
 """`spotlight join` and `spotlight token`: other machines for a run that listens."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from spotlight.surface.cli.report import AsJson, RunName
 from spotlight.surface.json_output import print_json
+from spotlight.surface.plain_text import plain, plain_lines
 
 
 def token(
@@ -35,9 +37,9 @@ def token(
         print_json({"file": str(path.resolve()), "address": found.address, "run": str(folder.path)})
         return
     typer.echo(
-        f"wrote {path}, which only you can read; copy it, with the mode 600, to the other machine and run there:"
+        f"wrote {plain(path)}, which only you can read; copy it, with the mode 600, to the other machine and run there:"
     )
-    typer.echo(f"  spotlight join {found.address} --token-file {path.name}")
+    typer.echo(f"  spotlight join {found.address} --token-file {shlex.quote(plain(path.name))}")
 
 
 def join(
@@ -78,6 +80,6 @@ def join(
     )
 
     async def serve() -> None:
-        await JoiningMachine(options, typer.echo).serve()
+        await JoiningMachine(options, lambda line: typer.echo(plain_lines(line))).serve()
 
     asyncio.run(serve())

@@ -72,7 +72,7 @@ def watched(run: "Run", how: Presentation, trackers: "TrackerProcesses") -> None
     try:
         with _watcher(run, view, how) as watching:
             run.run_log.observers.append(watching.apply)
-            run.announce = lambda line: print(line, file=out, flush=True)
+            run.announce = lambda line: print(plain(line), file=out, flush=True)
             run.run_log.projections[part_name()] = view.to_bytes
             asyncio.run(run.execute())
     except BaseException:
