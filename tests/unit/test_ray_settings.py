@@ -6,6 +6,7 @@ from importlib import metadata, util
 
 import pytest
 
+from spotlight.config import load_config
 from spotlight.core.errors import ConfigError, EnvironmentProblem
 from spotlight.pools.config import ClusterConfig, MarketConfig, PoolKind
 from spotlight.pools.devices import Device, Devices, assign
