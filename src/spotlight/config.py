@@ -392,10 +392,7 @@ def _keys_at(location: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
             # The number of an entry in a list of sections.
             continue
         annotation = model.model_fields[part].annotation
-        sections = [
-            kind
-            for kind in (annotation, *get_args(annotation))
-            if isinstance(kind, type) and issubclass(kind, BaseModel)
-        ]
+        kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
+        sections = [kind for kind in kinds if issubclass(kind, BaseModel)]
         model = LOSSES[settings["algorithm"]["kind"]] if part == "algorithm" else sections[0]
     return list(model.model_fields)

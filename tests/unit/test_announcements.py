@@ -83,6 +83,20 @@ def test_set_that_is_wanted_again_before_its_file_is_deleted_stays():
     assert node.files == {"node/1", "node/2"}
 
 
+def test_copy_that_is_made_again_in_another_folder_leaves_no_file():
+    node = Node(SLOW)
+    node.take(load(1))
+    node.announcements.add(Announced(load(1), SLOW))
+    again = node.announcements.next()
+    node.announcements.done()
+    node.files.add("spill/1")
+    node.announcements.copied(again, msgspec.structs.replace(again, path="spill/1"), [SLOW])
+    assert node.files == {"node/1", "spill/1"}, "the worker may still read the first"
+    node.take(load(2))
+    node.caught_up(SLOW, 2)
+    assert node.files == {"node/2"}
+
+
 def test_reply_to_an_early_announcement_does_not_free_a_later_one():
     node = Node(SLOW)
     node.take(load(1))

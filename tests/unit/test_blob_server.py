@@ -12,6 +12,7 @@ from spotlight.core import blob_messages as b
 from spotlight.core.blobs import BlobKind, BlobRef
 from spotlight.core.errors import Stopped
 from spotlight.core.tls import WrongFingerprint
+from spotlight.core.types import NodeId
 from spotlight.node import blob_client
 from spotlight.node.blob_server import HomeFiles
 from spotlight.node.blob_store import BlobStore
@@ -177,6 +178,21 @@ def test_part_whose_reply_was_lost_is_stored_once(tmp_path, monkeypatch, breaks)
             client.close()
 
     asyncio.run(story())
+
+
+def test_nodes_that_came_and_went_leave_no_file_open_and_each_continues_its_own(tmp_path):
+    files = HomeFiles(tmp_path)
+
+    def stored(node: str, number: int) -> BlobRef:
+        data = f"{node} {number}".encode()
+        reply, _ = files._answer(NodeId(node), b.AppendBlob(id=f"{node}-{number}", crc=zlib.crc32(data)), data)
+        return reply.ref
+
+    refs = [stored(f"box.{count}", number) for number in (1, 2) for count in range(8)]
+    opened = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
+    assert not [path for path in opened if path.startswith(str(tmp_path))]
+    assert [(ref.path, ref.number) for ref in refs[::8]] == [("flights/box.0-0", 1), ("flights/box.0-0", 2)]
+    assert BlobStore(tmp_path).get(refs[-1]) == b"box.7 2"
 
 
 def test_full_disk_of_the_run_stops_it_resumably(tmp_path, monkeypatch):

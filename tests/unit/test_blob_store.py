@@ -77,3 +77,16 @@ def test_full_disk_is_a_reason_to_stop_resumably(store: BlobStore, monkeypatch, 
     monkeypatch.setattr(os, "pwrite", _full)
     with pytest.raises(Stopped, match=r"No space left on device.*free some space.*resume"):
         store_it(store, b"flight")
+
+
+def test_file_of_flights_that_was_closed_is_continued_unless_it_was_deleted(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path, "node")
+    first = store.append(b"one")
+    store.close()
+    second = store.append(b"two")
+    assert (second.path, second.offset, second.number) == (first.path, 3, 2)
+    store.close()
+    (tmp_path / first.path).unlink()
+    third = store.append(b"three")
+    assert (third.path, third.offset, third.number) == ("flights/node-1", 0, 1)
+    assert store.get(third) == b"three"

@@ -103,6 +103,19 @@ def test_name_that_would_break_ids_or_paths_is_refused(tmp_path, name):
     told(story())
 
 
+@pytest.mark.parametrize("claim", [{"zone": "\x1b]0;a\x07"}, {"gpus": ("\x1b[2J",)}, {"gpus": ("a" * 65,)}])
+def test_zone_or_gpu_that_would_control_the_terminal_of_the_run_is_refused(tmp_path, claim):
+    async def story():
+        async with listening(tmp_path) as run:
+            await on_gpus(run)
+            reply = await run.dialled(run.join(**({"gpus": ("NVIDIA H200",)} | claim)))
+            assert isinstance(reply, joins.JoinRefused)
+            assert "printable" in reply.reason
+            assert run.pool.nodes() == ()
+
+    told(story())
+
+
 def test_machine_with_other_source_files_is_refused_with_both_digests(tmp_path):
     async def story():
         async with listening(tmp_path) as run:

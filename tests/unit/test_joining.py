@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -103,6 +104,20 @@ def test_machine_waits_for_a_name_that_is_free_soon(tmp_path, monkeypatch):
             assert joined is not None
             assert joined.node == "box.2"
             assert len([line for line in lines if "a node named box already" in line]) == 1
+
+    asyncio.run(story())
+
+
+def test_machine_whose_gpus_do_not_suffice_gives_its_name_back_at_once(tmp_path, monkeypatch):
+    def too_few(*spec: object) -> NoReturn:
+        raise EnvironmentProblem("the node has 8 slots but torch finds 4 CUDA devices; join with fewer --slots.")
+
+    async def story():
+        monkeypatch.setattr(joining, "own_devices", too_few)
+        async with listening(tmp_path) as run:
+            error, _ = await refused(tmp_path, token_file_of(tmp_path), slots=8)
+            assert "fewer --slots" in str(error)
+            assert run.pool.nodes() == (), "the name stays taken until the agent has had its time to connect"
 
     asyncio.run(story())
 

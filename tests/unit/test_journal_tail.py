@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from journal_stories import CALM, HandClock
 from story_journal import story
 
 from spotlight.core.journal import Journal, JournalConfig, JournalCorrupt, Sync, read
 from spotlight.core.journal_tail import JournalTail
-from spotlight.core.segments import list_segments, pack_frame
+from spotlight.core.run_version import OtherVersion
+from spotlight.core.segments import FRAME, HEADER, list_segments, pack_frame
 
 SMALL = JournalConfig(sync=Sync.NEVER, segment_bytes=2048)
 
@@ -88,4 +90,19 @@ def test_record_that_cannot_be_decoded_is_damage(tmp_path):
     tail = JournalTail(folder)
     assert len(tail.advance()) == len(story(1))
     with pytest.raises(JournalCorrupt, match="cannot be read"):
+        tail.advance()
+
+
+def test_record_of_another_version_in_an_earlier_segment_is_reported(tmp_path):
+    folder = written(tmp_path / "run" / "journal", SMALL)
+    earlier = list_segments(folder)[1]
+    content, known = earlier.read_bytes(), len(list(read(folder)))
+    size = FRAME.size + FRAME.unpack_from(content, HEADER.size)[1]
+    record = msgspec.msgpack.decode(content[HEADER.size + FRAME.size : HEADER.size + size])
+    record["event"]["type"] = "OfALaterVersion"
+    foreign = pack_frame(msgspec.msgpack.encode(record))
+    earlier.write_bytes(content[: HEADER.size] + foreign + content[HEADER.size + size :])
+    tail = JournalTail(folder)
+    assert 0 < len(tail.advance()) == record["seq"] < known
+    with pytest.raises(OtherVersion, match="OfALaterVersion"):
         tail.advance()

@@ -94,6 +94,19 @@ def test_files_of_a_lost_node_go_though_it_did_not_report_all_of_their_parts(
     assert (tmp_path / kept.path).exists()
 
 
+def test_full_file_of_a_node_that_is_gone_is_deleted_though_one_of_its_parts_was_never_reported(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr("spotlight.node.blob_store.FLIGHT_FILE_BYTES", 12)
+    storage, store = PayloadFolder(tmp_path, lambda: None), BlobStore(tmp_path, "spot-1.1")
+    _, last = store.append(b"123456"), store.append(b"123456")
+    assert last.is_last
+    storage.writer_gone(NodeId("spot-1.1"), lambda: {last.path: 1})
+    storage.release([last])
+    storage.settle()
+    assert not (tmp_path / last.path).exists()
+
+
 def flight(step: int) -> bytes:
     nothing = torch.zeros(0)
     return Flight(

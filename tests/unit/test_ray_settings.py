@@ -6,6 +6,7 @@ from importlib import metadata, util
 
 import pytest
 
+from spotlight.config import load_config
 from spotlight.core.errors import ConfigError, EnvironmentProblem
 from spotlight.pools.config import ClusterConfig, MarketConfig, PoolKind
 from spotlight.pools.devices import Device, Devices, assign
@@ -78,3 +79,10 @@ def test_driver_process_that_dies_is_an_environment_problem_with_the_address(con
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(EnvironmentProblem, match=r"cluster.address=auto cannot be used.*ray status"):
         asyncio.run(RayCluster(connect).connect())
+
+
+@pytest.mark.parametrize("pool", ["join", "ray"])
+def test_fleet_is_refused_where_machines_report_what_they_are(pool):
+    described = ["cluster.fleet=[{speed: 0.3}]", f"cluster.pool={pool}", "cluster.listen=127.0.0.1:7700"]
+    with pytest.raises(ConfigError, match=rf"cluster.fleet is set but cluster.pool is {pool}"):
+        load_config("words-nft", described)

@@ -76,7 +76,7 @@ class PayloadFolder:
         for ref in refs:
             self._released[ref.path] += 1
             if ref.is_last:
-                self._parts[ref.path] = ref.number
+                self._parts.setdefault(ref.path, ref.number)
             self._delete_unneeded(ref.path)
 
     def writer_gone(self, node: NodeId, needed: Callable[[], Mapping[str, int]]) -> None:

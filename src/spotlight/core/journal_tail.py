@@ -70,8 +70,8 @@ class JournalTail:
         start = 0
         while len(found) < most and (end := frame_end(data, start)) is not None:
             if self._next > self.seq:
-                record = _decoded(data[start + FRAME.size : end])
-                if record is None or record.seq != self._next:
+                record = self._decoded(data[start + FRAME.size : end])
+                if record is None:
                     break
                 found.append(record)
                 self.seq = self._next
@@ -90,8 +90,10 @@ class JournalTail:
         if not (self.folder / segment_name(self._number + 1)).exists():
             return False
         if self._bytes(1):
-            # The writer has finished this segment since it was read; else it is damaged.
-            return frame_end(self._bytes(CHUNK), 0) is not None
+            # The writer has finished this segment since it was read; else it is damaged, or of another version.
+            data = self._bytes(CHUNK)
+            end = frame_end(data, 0)
+            return end is not None and (self._next <= self.seq or self._decoded(data[FRAME.size : end]) is not None)
         self._number, self._offset = self._number + 1, HEADER.size
         return True
 
@@ -103,9 +105,10 @@ class JournalTail:
                 pass
             self._checked = size
 
-
-def _decoded(payload: bytes) -> Record | None:
-    try:
-        return _decoder.decode(payload)
-    except msgspec.MsgspecError:
-        return None
+    def _decoded(self, payload: bytes) -> Record | None:
+        """The next record; None if the payload is another one, or none that can be read."""
+        try:
+            record = _decoder.decode(payload)
+        except msgspec.MsgspecError:
+            return None
+        return record if record.seq == self._next else None

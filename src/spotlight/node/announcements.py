@@ -141,6 +141,10 @@ class Announcements:
         self._loads.pop(load.weights, None)
         self._loads[load.weights], self._originals[load.weights] = local, load
         if local.path != load.path:
+            before = self._files.get(load.weights, local.path)
+            if before != local.path:
+                # Copied again, and the first folder had no room.
+                self._retired.append(_Retired(before, self._count, set(workers)))
             self._files[load.weights] = local.path
             self._retired = [retired for retired in self._retired if retired.path != local.path]
         for weights in sorted(self._loads.keys() - _kept(load)):

@@ -114,7 +114,11 @@ class HomeFiles:
         of_node = self._store_of(node)
         with of_node.appending:
             if request_id not in of_node.newest:
-                of_node.newest = {request_id: of_node.files.append(blob)}
+                try:
+                    of_node.newest = {request_id: of_node.files.append(blob)}
+                finally:
+                    # Not left open: nodes come and go, and none says that it stores nothing more.
+                    of_node.files.close()
             return of_node.newest[request_id]
 
     def _listed(self, path: str) -> tuple[str, ...]:

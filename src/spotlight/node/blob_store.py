@@ -57,7 +57,7 @@ class BlobStore:
         try:
             while self._file is None:
                 try:
-                    self._file, self._size, self._parts = self._created(self._flight_path, os.O_EXCL), 0, 0
+                    self._file = self._opened()
                 except FileExistsError:
                     self._files += 1
             _write(self._file, data, self._size)
@@ -67,12 +67,18 @@ class BlobStore:
         self._size, self._parts = self._size + len(data), self._parts + 1
         is_last, number = self._size >= FLIGHT_FILE_BYTES, self._parts
         if is_last:
-            os.close(self._file)
-            self._file, self._files = None, self._files + 1
+            self.close()
+            self._files, self._size, self._parts = self._files + 1, 0, 0
         return BlobRef(
             kind=BlobKind.FLIGHT, path=path, digest=seal_of(data), size=len(data), offset=offset, number=number,
             is_last=is_last,
         )  # fmt: skip
+
+    def close(self) -> None:
+        """Close the file of flights; the next part continues it."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
     def get(self, ref: BlobRef) -> bytes:
         try:
@@ -90,6 +96,16 @@ class BlobStore:
     @property
     def _flight_path(self) -> str:
         return f"{BlobKind.FLIGHT.value}/{self._writer}-{self._files}"
+
+    def _opened(self) -> int:
+        """The file of flights: a new one, or the one that was closed before it was full."""
+        if self._size:
+            try:
+                return os.open(f"{self._folder}/{self._flight_path}", os.O_WRONLY)
+            except FileNotFoundError:
+                # Deleted: the controller has given this writer up.
+                self._files, self._size, self._parts = self._files + 1, 0, 0
+        return self._created(self._flight_path, os.O_EXCL)
 
     def _created(self, path: str, flag: int) -> int:
         whole, flags = f"{self._folder}/{path}", os.O_WRONLY | os.O_CREAT | flag

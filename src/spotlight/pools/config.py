@@ -140,6 +140,11 @@ class ClusterConfig(Section):
                 "cluster.pool is join but cluster.listen is not set, so no machine could join; set cluster.listen to "
                 "HOST:PORT, an address of this machine."
             )
+        if self.fleet and self.pool is not PoolKind.LOCAL:
+            raise ConfigError(
+                f"cluster.fleet is set but cluster.pool is {self.pool}, whose machines report zone and GPU themselves; "
+                "leave cluster.fleet out, it is for the local pool and for simulations."
+            )
         return self
 
     @model_validator(mode="after")

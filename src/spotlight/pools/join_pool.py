@@ -267,15 +267,13 @@ class JoinPool:
         if self._is_stopping:
             return joins.JoinRefused(reason="the run is ending; join again when it is resumed.", exit_code=4)
         is_small = 0 <= join.slots <= SLOTS_LIMIT and len(join.gpus) <= SLOTS_LIMIT
-        if (
-            not NAME.fullmatch(join.name)
-            or not is_small
-            or any(len(each) > WORD_LIMIT for each in (join.zone, *join.gpus))
-        ):
+        # Both are printed where the run lives.
+        is_named = all(len(each) <= WORD_LIMIT and each.isprintable() for each in (join.zone, *join.gpus))
+        if not NAME.fullmatch(join.name) or not is_small or not is_named:
             return joins.JoinRefused(
-                reason="the machine has an impossible name, number of slots or zone: a name has up to 40 lower-case "
-                f"letters, digits and hyphens, a machine 1 to {SLOTS_LIMIT} slots, a zone {WORD_LIMIT} characters; "
-                "choose others."
+                reason="the machine has an impossible name, number of slots, zone or model of a GPU: a name has up to "
+                f"40 lower-case letters, digits and hyphens, a machine 1 to {SLOTS_LIMIT} slots, a zone or a model "
+                f"{WORD_LIMIT} printable characters; choose others."
             )
         if problem := self._settings.gpu_problem(join):
             return joins.JoinRefused(reason=problem, exit_code=3)

@@ -97,7 +97,7 @@ class JoiningMachine:
             await asyncio.gather(*self._killing)
             if self._machine is not None:
                 await self._machine.stop()
-                await self._report_end()
+            await self._report_end()
 
     def _asked_to_stop(self) -> None:
         if self._is_asked_to_stop.is_set() and self._machine is not None:

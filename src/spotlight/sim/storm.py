@@ -9,6 +9,7 @@ those of an undisturbed run. A seed's trace depends on the seed alone.
 
 import argparse
 import asyncio
+import gc
 import sys
 import tempfile
 from collections import Counter
@@ -340,6 +341,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     console, tally, failed = Console(highlight=False), StormTally(), []
     for seed in track(range(options.start, options.start + options.seeds), "storms", console=console):
+        if seed % 20 == 0:
+            # A simulation freezes what exists, the garbage of the one before included.
+            gc.collect()
         try:
             tally.add(run_seed(seed, options.logs))
         except StormFailed as failure:
