@@ -156,6 +156,10 @@ class Bench:
         spec = NodeSpec(name="spot-1", slot_class=SlotClass.SPOT, slots=SLOTS, rows=1)
         self.node = await self.pool.add_node(spec)
 
+    def node_ended(self, node: NodeId) -> None:
+        """Pass on what the pool has seen, as a run does; else the node's connection could still be resumed."""
+        self._hub.node_ended(node)
+
     async def until(self, what: str, done: object) -> None:
         """Wait until `done`, which is checked after every message."""
         try:
@@ -226,6 +230,7 @@ async def relaunch(bench: Bench, cold: bool) -> float:
         await bench.pool.stop()
     else:
         await bench.pool.kill_node(bench.node)
+    bench.node_ended(bench.node)
     bench.seen.crewings.clear()
     commits = len(bench.seen.commits)
     began = time.monotonic()
