@@ -9,7 +9,7 @@ from storm_bugs import Bugs
 from spotlight import wiring
 from spotlight.control import recovery
 from spotlight.control.flights import Flights
-from spotlight.control.ledger.book import Book, ResumeLimit
+from spotlight.control.ledger.book import Book
 from spotlight.control.scheduler.booking import Booking
 from spotlight.sim.storage import SimStorage
 
@@ -33,7 +33,7 @@ def commits_of_the_live_attempt_ignored(patch: pytest.MonkeyPatch) -> None:
 
     def earlier(self: Any, request: Any) -> Any:
         found = limit(self, request)
-        return found and ResumeLimit(None, found.step)
+        return found and found._replace(attempt=None)
 
     patch.setattr(Book, "resume_limit", earlier)
 
@@ -51,7 +51,7 @@ def flight_that_was_given_up_comes_back(patch: pytest.MonkeyPatch) -> None:
 
     def newest(self: Any, request: Any) -> Any:
         found = limit(self, request)
-        return found and ResumeLimit(found.attempt, 1 << 30)
+        return found and found._replace(step=1 << 30, origin=0)
 
     patch.setattr(Book, "resume_limit", newest)
 

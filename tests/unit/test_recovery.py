@@ -111,6 +111,18 @@ def test_flight_that_was_given_up_after_a_failure_does_not_come_back(ledger: Led
     assert found(ledger, TWO, FOUR, SIX, part(2, attempt=2)) == [part(2, attempt=2)]
 
 
+def test_flight_that_was_given_up_does_not_come_back_when_the_later_one_is_damaged(ledger: Ledger) -> None:
+    """Two restarts in a row: the first one records the step of the later flight, the second one finds it damaged."""
+    ledger.lease(A.id, W1)
+    ledger.release(A.id, 1, ReleaseReason.FAILED)
+    ledger.lease(A.id, W2)
+    later = part(6, attempt=2)
+    assert found(ledger, TWO, FOUR, later) == [later]
+    ledger.interrupt({A.id: 6})
+    assert found(ledger, TWO, FOUR, later) == [later]
+    assert found(ledger, TWO, FOUR, later, damaged=(later,)) == []
+
+
 def test_flight_of_other_weights_than_are_published_does_not_come_back(ledger: Ledger) -> None:
     ledger.lease(A.id, W1)
     other = part(8, digest="others")

@@ -73,6 +73,7 @@ def recover(
             part
             for part in parts
             if 0 < part.step < steps
+            and part.attempt >= limit.origin
             and (part.attempt == limit.attempt or part.step <= limit.step)
             and digest in (None, part.weights_digest)
         ]

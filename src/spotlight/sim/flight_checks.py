@@ -22,6 +22,8 @@ class _Limit(NamedTuple):
     """The live attempt."""
     step: int
     """Step at which it began, or at which the next one begins."""
+    origin: int = 0
+    """The attempt that began at step 0."""
 
 
 class _LeftFlight(NamedTuple):
@@ -47,7 +49,7 @@ class FlightChecks:
     def observe(self, event: AnyEvent) -> None:
         match event:
             case Leased(request=request, attempt=attempt, step=step):
-                self._limits[request] = _Limit(attempt, step)
+                self._limits[request] = _Limit(attempt, step, self._origin(request) if step else attempt)
                 recovered = self._recovered.pop(request, step)
                 if recovered != step:
                     self.problems.append(f"{request} has a flight of step {recovered}, but is leased at step {step}")
@@ -57,11 +59,14 @@ class FlightChecks:
                     self._recovered.clear()
                 self._published[weights] = digest
             case Released(request=request, step=step):
-                self._limits[request] = _Limit(None, step)
+                self._limits[request] = _Limit(None, step, self._origin(request))
             case Accepted(request=request):
                 self._limits[request] = _Limit(None, 0)
             case _:
                 pass
+
+    def _origin(self, request: RequestId) -> int:
+        return self._limits[request].origin if request in self._limits else 0
 
     def ended(self, flights: Flights, outstanding: Collection[RequestId]) -> None:
         """This life is over: its flights are what the next one may continue."""
@@ -99,6 +104,8 @@ class FlightChecks:
         limit = self._left_limits.get(request, _Limit(None, 0))
         if [part.request for part in parts] != [request] * len(refs) or parts[-1].step != step:
             yield f"{request} continues from step {step} of another flight: {parts}"
+        elif parts[-1].attempt < self._origin(request):
+            yield f"{request} continues attempt {parts[-1].attempt}, but {self._limits[request]} gave that one up"
         elif parts[-1].attempt != limit.attempt and step > limit.step:
             yield f"{request} continues at step {step} of attempt {parts[-1].attempt}, but may from {limit}"
         elif parts[-1].digest != digest:

@@ -26,6 +26,8 @@ class ResumeLimit(NamedTuple):
     """The live attempt, of which every commit counts; None: no attempt is live."""
     step: int
     """Step up to which commits of earlier attempts count."""
+    origin: int
+    """The attempt that started at step 0: commits of those before it never count."""
 
 
 class Book:
@@ -77,7 +79,7 @@ class Book:
         entry = self._entries.get(request)
         if entry is None or entry.state not in OUTSTANDING:
             return None
-        return ResumeLimit(entry.attempt if entry.state is LEASED else None, entry.step)
+        return ResumeLimit(entry.attempt if entry.state is LEASED else None, entry.step, entry.origin)
 
     def accepted(self, request: RequestId) -> Accepted:
         accepted = self._known(request).accepted

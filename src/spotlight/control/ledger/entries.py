@@ -62,7 +62,7 @@ class Batch:
 class Entry:
     """One sample: its state, the worker that holds it, and its result."""
 
-    __slots__ = ("accepted", "attempt", "batch", "group", "holder", "id", "request", "state", "step")
+    __slots__ = ("accepted", "attempt", "batch", "group", "holder", "id", "origin", "request", "state", "step")
 
     def __init__(self, request: Request, request_id: RequestId, batch: Batch, group: Group) -> None:
         self.request = request
@@ -72,6 +72,8 @@ class Entry:
         self.state = SampleState.QUEUED
         self.attempt = 0
         """Number of the latest attempt, live while the sample is leased."""
+        self.origin = 0
+        """The last attempt that started at step 0: what earlier ones made was given up."""
         self.holder: WorkerId | None = None
         self.step = 0
         """Step at which the live attempt started, or the next one starts."""

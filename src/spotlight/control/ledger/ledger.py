@@ -87,6 +87,8 @@ class Ledger(Book):
             self._emit(Leased(request=request, attempt=attempt, worker=worker, step=step))
         self._move(entry, LEASED)
         entry.attempt, entry.holder, entry.step = attempt, worker, step
+        if not step:
+            entry.origin = attempt
         held = self._leases.get(worker)
         if held is None:
             self._leases[worker] = {request: None}
