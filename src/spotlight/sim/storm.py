@@ -116,8 +116,9 @@ class StormTally:
 
 ENOUGH_SEEDS = 60
 """Number of seeds from which every kind of fault and every edge of a sample's states must occur."""
-LIVENESS_S = 900.0
-"""Bound of the time without faults, in virtual seconds: ten times the largest undisturbed run."""
+LIVENESS_S = 2700.0
+"""Bound of the time without faults, in virtual seconds: more than twice the longest undisturbed run, which has one slow
+worker."""
 RESTART_S = 1.0
 """Time until a run without a controller is resumed."""
 
