@@ -90,6 +90,7 @@ class SimWorker:
         self.send: Callable[..., None] = partial(self.around.send_from, self.id)
         self.background = BackgroundWrites()
         self._is_awake = True
+        self._freezes = 0
         self._was_slow = False
         self._steps = 0
         """Times that it found its inbox empty."""
@@ -138,6 +139,7 @@ class SimWorker:
     def freeze(self, seconds: float) -> None:
         """Receive, compute and send nothing for `seconds`, then continue."""
         self._is_awake = False
+        self._freezes += 1
         self._heartbeat.freeze()
         self._woken.clear()
         self._loop.call_later(seconds, self._wake)
@@ -194,10 +196,13 @@ class SimWorker:
     def _send_of_loading(self, message: m.AnyMessage, blob: bytes) -> None:
         self.send(message, blob)
         if isinstance(message, crews.CopyDamaged) and self.trainer is None:
-            self._loop.call_later(RENEWED_S, self._check_renewed, message.weights, self._steps)
+            self._loop.call_later(RENEWED_S, self._check_renewed, message.weights, self._steps, self._freezes)
 
-    def _check_renewed(self, weights: WeightsId, steps: int) -> None:
+    def _check_renewed(self, weights: WeightsId, steps: int, freezes: int) -> None:
         """A set whose copy was damaged is there, or no longer wanted, once the worker has looked for messages."""
+        if freezes != self._freezes:
+            self._loop.call_later(RENEWED_S, self._check_renewed, weights, self._steps, self._freezes)
+            return
         looked = self._arrival is not None or self._steps > steps + 1
         if self._is_awake and looked and not self._was_slow and weights not in self.holds:
             self.around.lacks(self.id, weights)
