@@ -3,6 +3,7 @@
 A rule changes the speeds that shares are computed from, so a worker that it prefers receives more rows.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
@@ -47,7 +48,7 @@ def zone_of(worker: WorkerId) -> str:
     return ZONES[(int(number) - 1) % len(ZONES)] if kind == "spot" else kind
 
 
-class Preferring(Scheduler):
+class Preferring(Scheduler, ABC):
     """Multiplies the reported speeds by a preference."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -55,8 +56,9 @@ class Preferring(Scheduler):
         self.joined: dict[WorkerId, float] = {}
         """Time at which each spot worker joined: its machine is about as old."""
 
+    @abstractmethod
     def preference(self, worker: WorkerId, now: float) -> float:
-        raise NotImplementedError
+        """Factor of the worker's speed."""
 
     def join(self, worker: WorkerId, slot_class: SlotClass, rows: int, now: float) -> None:
         if slot_class is SlotClass.SPOT:

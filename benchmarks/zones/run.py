@@ -179,7 +179,8 @@ def _measured(case: Case, records: Sequence[Record]) -> Outcome:
     samples = sum(isinstance(event, Accepted) for event in counted)
     lost = sum(isinstance(event, Released) and event.reason is ReleaseReason.LOST for event in counted)
     return Outcome(
-        case=case,
+        # Names without folders: results are published.
+        case=msgspec.structs.replace(case, traces=tuple(Path(source).name for source in case.traces)),
         iteration_s=(ends[-1] - ends[WARM_UP - 1]) / (len(ends) - WARM_UP),
         losses=sum(isinstance(event, NodeLost) for event in counted),
         lost=lost / samples,

@@ -33,6 +33,12 @@ class Setting:
         watched = SimMachineSettings.of(self.config, copies_sets=Streams(self.seed)["devices"].random() < 0.75)
         return watched if Streams(self.seed)["watch"].random() < 0.5 else replace(watched, silence_s=inf)
 
+    @property
+    def alone_s(self) -> float:
+        """Seconds that one worker, row after row, needs for the steps of all rollouts."""
+        rollout = self.config.rollout
+        return self.config.iterations * rollout.prompts * rollout.group_size * rollout.steps * self.tempo.step_s
+
 
 def draw_setting(seed: int) -> Setting:
     chance = Streams(seed)["setting"]

@@ -116,9 +116,8 @@ class StormTally:
 
 ENOUGH_SEEDS = 60
 """Number of seeds from which every kind of fault and every edge of a sample's states must occur."""
-LIVENESS_S = 2700.0
-"""Bound of the time without faults, in virtual seconds: more than twice the longest undisturbed run, which has one slow
-worker."""
+LIVENESS_S = 900.0
+"""Bound of the virtual time without faults, beside the time that one worker alone needs for all rollouts."""
 RESTART_S = 1.0
 """Time until a run without a controller is resumed."""
 
@@ -154,11 +153,12 @@ class StormRun:
         machine_faults = MachineFaults(self._storm, self.world)
         tasks = [asyncio.create_task(machine_faults.inject(kind)) for kind in MACHINES]
         tasks.append(asyncio.create_task(self._blow()))
-        bound = sum(gust.seconds for gust in self._storm.gusts) + LIVENESS_S
+        liveness_s = LIVENESS_S + self._setting.alone_s
+        bound = sum(gust.seconds for gust in self._storm.gusts) + liveness_s
         try:
             await asyncio.wait_for(self._lives(), bound)
         except TimeoutError:
-            raise Broken(f"the run did not finish within {bound:.0f} s, {LIVENESS_S:.0f} s without faults") from None
+            raise Broken(f"the run did not finish within {bound:.0f} s, {liveness_s:.0f} s without faults") from None
         except SpotlightError as error:
             # Samples are poisoned by identity: if an update has no other, no run of this seed can train it.
             if not (str(error).startswith("every sample of update") and self._drops_only_poison()):

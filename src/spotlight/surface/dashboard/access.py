@@ -1,4 +1,4 @@
-"""Who may read the page: hosts, token, cookie, and the headers that confine what a page may load.
+"""Access to the page: hosts, token, cookie, and the headers that confine what a page may load.
 
 On loopback any user of the machine may read; elsewhere a token is needed. A token in an address is exchanged for a
 cookie at once, so that it stays in no history, log or referrer. The cookie holds a value derived from the token.

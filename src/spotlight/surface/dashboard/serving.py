@@ -82,7 +82,7 @@ def _listening(host: str, port: int | None) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((host, number))
-            # Before the address is printed: who connects at once waits until the server runs.
+            # Before the address is printed: a client that connects at once waits until the server runs.
             bound.listen(BACKLOG)
         except OSError as error:
             bound.close()
