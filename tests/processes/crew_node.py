@@ -200,6 +200,10 @@ class Story:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(handle, number)
 
+    def node_ended(self, node: NodeId) -> None:
+        """Pass on what the pool has seen, as a run does."""
+        self._hub.node_ended(node)
+
     def kill(self, *workers: WorkerId) -> None:
         self.send(signal.SIGKILL, *workers)
 

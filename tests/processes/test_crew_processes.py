@@ -14,7 +14,7 @@ import pytest
 from crew_node import COMMIT_EVERY, CrewEnvironment, Outcome
 from node_world import eventually, living, marked, parent_of, zombies_of
 
-from spotlight.core.events import Crewing, Leased, NoticeGiven
+from spotlight.core.events import Crewing, Leased, NodeLost, NoticeGiven
 from spotlight.core.types import WorkerId
 from spotlight.core.work import NoticeKind, ReleaseReason
 
@@ -230,13 +230,16 @@ def test_notice_ends_the_crew_at_a_step_boundary_and_redoes_nothing(runner, envi
             await story.until("the sample is handed back", lambda: not story.crews() and not story.is_held())
             await story.add_node("spot-2", 1)
             await environment.pool.kill_node(node)
-            return await story.outcome(), story.holder()
+            story.node_ended(node)
+            outcome = await story.outcome()
+            await story.until("the loss of the node is recorded", lambda: bool(story.of(NodeLost)))
+            return outcome, len(story.of(NodeLost)), story.holder()
 
-    outcome, holder = runner.run(story())
+    outcome, nodes_lost, holder = runner.run(story())
     assert outcome.payload == expected
     assert outcome.redone == 0
     assert [release.reason for release in outcome.releases] == [ReleaseReason.HANDED_BACK]
-    assert holder.startswith("spot-2.")
+    assert (nodes_lost, holder.startswith("spot-2.")) == (1, True)
 
 
 @pytest.mark.slow
