@@ -116,16 +116,31 @@ def test_result_without_a_lease_or_a_picture_is_sent_unscored_with_the_reason():
     assert node.scoring == []
 
 
-@pytest.mark.parametrize("ends", [m.Fenced, m.HandBack])
-def test_result_of_a_lease_that_was_fenced_or_handed_back_is_unscored(ends):
-    node, known = Node(), lease(1)
+@pytest.mark.parametrize("ends", [m.Fenced, m.HandBack, m.Result])
+def test_result_of_an_attempt_that_has_ended_here_is_dropped_and_the_next_attempt_counts(ends):
+    node, known, again = Node(), lease(1), lease(1, attempt=2)
     node.grant(FIRST, known)
     if ends is m.Fenced:
         node.core.from_controller(FIRST, m.Fenced(request=known.request.id, attempt=1), b"")
-    else:
+    elif ends is m.HandBack:
         node.core.from_worker(FIRST, m.HandBack(request=known.request.id, attempt=1, step=3))
+    else:
+        node.finish(FIRST, known)
+    begun = list(node.scoring)
     node.finish(FIRST, known)
-    assert "holds no lease" in node.reported(m.Result)[0].problem
+    assert (node.scoring, node.reported(m.Result)) == (begun, [])
+    node.grant(FIRST, again)
+    node.finish(FIRST, again)
+    assert [granted for _, granted in node.scoring[len(begun) :]] == [again]
+
+
+def test_result_of_a_worker_that_has_ended_is_dropped_so_that_it_does_not_overtake_the_report_of_its_end():
+    node, known = Node(), lease(1)
+    node.hello(FIRST)
+    node.grant(FIRST, known)
+    node.core.ended(FIRST, "killed by SIGKILL", was_killed=True)
+    node.finish(FIRST, known)
+    assert node.reported(m.Result) == []
 
 
 # --- ends of workers ---

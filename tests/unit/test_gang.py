@@ -147,6 +147,32 @@ def test_surplus_worker_that_leaves_returns_the_gang_to_the_worker_it_replaced()
     run_scenario(scenario)
 
 
+def test_step_counts_though_a_surplus_worker_came_and_went_in_the_meantime() -> None:
+    async def scenario() -> None:
+        node = Node()
+        await node.restored(FIRST)
+        ordered = asyncio.create_task(node.gang.step(train(3)))
+        await node.orders.get()
+        node.join(SECOND)
+        assert not node.gang.is_restored()
+        node.receive(None, m.Gone(worker=SECOND, cause="ended"))
+        node.receive(FIRST, stepped(3))
+        async with asyncio.timeout(1.0):
+            assert (await ordered).digest == "theta-3"
+
+    run_scenario(scenario)
+
+
+def test_hello_of_an_older_worker_that_arrives_late_does_not_take_the_gang_from_its_replacement() -> None:
+    async def scenario() -> None:
+        node = Node()
+        await node.restored(SECOND)
+        node.join(FIRST)
+        assert node.gang.is_restored()
+
+    run_scenario(scenario)
+
+
 def test_worker_that_has_trained_is_replaced_where_a_gang_begins_at_the_base_model() -> None:
     async def scenario() -> None:
         node = Node()

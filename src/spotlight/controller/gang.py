@@ -289,7 +289,7 @@ class Gang:
         for worker, message in mail:
             if isinstance(message, m.Hello) and worker in directory.workers:
                 self._members.join(worker, message.kind)
-            elif worker in self._workers:
+            else:
                 self._match(worker, message)
         self._members.keep(directory.workers)
         candidates = self._members.candidates()
@@ -299,12 +299,15 @@ class Gang:
             self._begin(candidates, GangState.IDLE)
 
     def _match(self, worker: WorkerId, message: m.AnyMessage) -> None:
+        """Give a message to the orders of the sender's gang, and to its training order even where another worker has
+        come in between: that order waits for its workers as long as they live."""
         if isinstance(message, m.GangBroken) and message.epoch != self.life:
             return
         for ordered in self._underway:
-            if ordered.life == self.life:
+            is_present = ordered.life == self.life and worker in self._workers
+            if is_present or (isinstance(ordered.order, m.Train) and worker in ordered.workers):
                 ordered.receive(worker, message)
-        if isinstance(message, m.GangBroken) and not self._underway:
+        if isinstance(message, m.GangBroken) and not self._underway and worker in self._workers:
             self._lose()
 
     # -- time limits ---------------------------------------------------------------------------------------------------

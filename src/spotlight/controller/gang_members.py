@@ -36,8 +36,14 @@ def slot_of(worker: WorkerId) -> str:
     return f"{node.rpartition('.')[0]}/{place.partition('.')[0]}"
 
 
+def incarnation(worker: WorkerId) -> tuple[int, int]:
+    """Incarnations of the node and of the worker, (2, 3) of `reserved-1.2/0.3`: higher ones are newer."""
+    node, _, place = worker.partition("/")
+    return int(node.rpartition(".")[2]), int(place.rpartition(".")[2])
+
+
 class GangMembers:
-    """Training workers by slot, the newest last."""
+    """Training workers by slot, the newest last, whatever the order in which their connections delivered them."""
 
     def __init__(self, settings: GangSettings) -> None:
         self._settings = settings
@@ -49,7 +55,7 @@ class GangMembers:
     def join(self, worker: WorkerId, kind: str) -> None:
         joined = self._joined.get(slot_of(worker))
         if joined is not None:
-            joined[:] = [*(other for other in joined if other != worker), worker]
+            joined[:] = sorted({*joined, worker}, key=incarnation)
             self._kinds[worker] = kind
 
     def keep(self, living: Collection[WorkerId]) -> None:

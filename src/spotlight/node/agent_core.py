@@ -277,7 +277,13 @@ class AgentCore:
             self._slots.nothing_is_pending(worker)
 
     def _finished(self, worker: WorkerId, result: m.Result, blob: bytes) -> None:
-        """Start scoring and storing."""
+        """Start scoring and storing, once per attempt.
+
+        A second result, one after the hand-back, and one of a worker that has ended are dropped: they would overtake
+        the first report or `Gone`, which wait for the store, and count as a failure of the sample.
+        """
+        if worker not in self._live or self._leases.has_ended(worker, result.request, result.attempt):
+            return
         granted, problem, tensors = self._end_lease(worker, result.request, result.attempt), "", b""
         try:
             picture, tensors = self._effects.open(blob)

@@ -4,11 +4,15 @@ Invariant (tests/unit/test_leases.py): the newest attempt granted to a worker st
 verdict finds its prompt, and layouts see which workers are busy.
 """
 
+from collections import deque
 from collections.abc import Mapping
 
 from spotlight.core import messages as m
 from spotlight.core.types import WorkerId
 from spotlight.core.work import RequestId
+
+ENDED_KEPT = 64
+"""Ended attempts that are remembered per worker; a second message about one follows the first closely."""
 
 
 class Leases:
@@ -16,6 +20,7 @@ class Leases:
 
     def __init__(self) -> None:
         self._held: dict[WorkerId, dict[RequestId, m.Granted]] = {}
+        self._ended: dict[WorkerId, deque[tuple[RequestId, int]]] = {}
 
     def of(self, worker: WorkerId) -> Mapping[RequestId, m.Granted]:
         return self._held.get(worker, {})
@@ -40,7 +45,13 @@ class Leases:
         granted = held.get(request) if held is not None else None
         if held is not None and granted is not None and granted.attempt == attempt:
             del held[request]
+            self._ended.setdefault(worker, deque(maxlen=ENDED_KEPT)).append((request, attempt))
         return granted
+
+    def has_ended(self, worker: WorkerId, request: RequestId, attempt: int) -> bool:
+        """Whether this attempt ended here, so that the controller knows its end or a report of it is on its way."""
+        return (request, attempt) in self._ended.get(worker, ())
 
     def gone(self, worker: WorkerId) -> None:
         self._held.pop(worker, None)
+        self._ended.pop(worker, None)

@@ -95,6 +95,8 @@ MAX_FAILURES = 2
 """Random failures per sample: one less than the number at which the dispatcher drops it."""
 POISONED = 0.03
 """Share of samples that every attempt fails at."""
+UNSCORABLE = 0.08
+"""Share of samples at whose pictures the reward raises."""
 WINDOWS = (
     (
         *(CrashPoint.ACCUMULATING, CrashPoint.ACCUMULATED, CrashPoint.EXCHANGED, CrashPoint.STEPPED),
@@ -201,7 +203,11 @@ class Storm(NoFaults):
         return self._has(Fault.POISON, request, POISONED)
 
     def is_unscorable(self, request: Request) -> bool:
-        return self._is_by_identity(Fault.UNSCORABLE, request, 0.08)
+        return self._is_by_identity(Fault.UNSCORABLE, request, UNSCORABLE)
+
+    def has_no_reward(self, request: RequestId) -> bool:
+        """Whether the reward raises at every picture of this sample, by its identity."""
+        return self._has(Fault.UNSCORABLE, request, UNSCORABLE)
 
     def late_result_delay(self, worker: WorkerId) -> float | None:
         delay_s = self._streams["haunting"].uniform(0.0, 4.0)

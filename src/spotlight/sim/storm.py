@@ -10,6 +10,7 @@ those of an undisturbed run. A seed's trace depends on the seed alone.
 import argparse
 import asyncio
 import gc
+import math
 import sys
 import tempfile
 from collections import Counter
@@ -26,7 +27,7 @@ from spotlight.control.ledger.states import EDGES, SampleState
 from spotlight.control.run_state import RunState
 from spotlight.control.setbacks import Setbacks
 from spotlight.core.errors import NothingToDo, SpotlightError, Stopped
-from spotlight.core.events import AnyEvent, Dropped, Record
+from spotlight.core.events import Accepted, AnyEvent, Dropped, Record
 from spotlight.core.journal import read
 from spotlight.core.segments import list_segments
 from spotlight.core.work import Work
@@ -118,6 +119,8 @@ ENOUGH_SEEDS = 60
 """Number of seeds from which every kind of fault and every edge of a sample's states must occur."""
 LIVENESS_S = 900.0
 """Bound of the virtual time without faults, beside the time that one worker alone needs for all rollouts."""
+NOTHING_TO_TRAIN = ("every sample of update", "in iterations")
+"""Beginnings of the errors that end a run whose samples cannot be made or scored."""
 RESTART_S = 1.0
 """Time until a run without a controller is resumed."""
 
@@ -160,8 +163,8 @@ class StormRun:
         except TimeoutError:
             raise Broken(f"the run did not finish within {bound:.0f} s, {liveness_s:.0f} s without faults") from None
         except SpotlightError as error:
-            # Samples are poisoned by identity: if an update has no other, no run of this seed can train it.
-            if not (str(error).startswith("every sample of update") and self._drops_only_poison()):
+            # Samples fail by identity: if an update or two iterations have no others, no run of this seed can train.
+            if not (str(error).startswith(NOTHING_TO_TRAIN) and self._lacks_only_by_identity()):
                 raise
         else:
             self.invariants.finish()
@@ -187,12 +190,17 @@ class StormRun:
         lost = [request.split("/") for setbacks in self._setbacks for request in setbacks.worn_out]
         return min((int(iteration) for work, iteration, *_ in lost if work != Work.EVALUATION), default=None)
 
-    def _drops_only_poison(self) -> bool:
-        """Whether rollouts were dropped, and none that a worker could have made."""
-        events = [record.event for record in read(self._folder.journal)]
-        dropped = [event.request for event in events if isinstance(event, Dropped)]
-        rollouts = [request for request in dropped if request.startswith(f"{Work.ROLLOUT}/")]
-        return bool(rollouts) and all(map(self._storm.is_poisoned, rollouts))
+    def _lacks_only_by_identity(self) -> bool:
+        """Whether rollouts were dropped or lack a score, and none that a worker could have made and a reward scored."""
+        lacking = [
+            self._storm.is_poisoned(event.request)
+            if isinstance(event, Dropped)
+            else self._storm.has_no_reward(event.request)
+            for event in (record.event for record in read(self._folder.journal))
+            if isinstance(event, Dropped | Accepted) and event.request.startswith(f"{Work.ROLLOUT}/")
+            if isinstance(event, Dropped) or not math.isfinite(event.reward)
+        ]
+        return bool(lacking) and all(lacking)
 
     async def _lives(self) -> None:
         """Run one controller after another until one finishes the run."""
