@@ -154,7 +154,7 @@ class LocalRayCluster:
         with self._log(name).open("wb") as log:
             self._nodes[name] = subprocess.Popen(
                 [*prefix, sys.executable, "-c", program, "start", "--block", "--disable-usage-stats",
-                 f"--object-store-memory={STORE}", *arguments],
+                 "--include-log-monitor=false", f"--object-store-memory={STORE}", *arguments],
                 env=os.environ | self.environment, stdout=log, stderr=log, cwd=self.folder,
             )  # fmt: skip
 

@@ -131,7 +131,7 @@ def _free_ports() -> int:
 class LocalWorld:
     """Simulated nodes on the run's machine, connected through a relay each; the pool starts dead ones again."""
 
-    names = ("spot-1", "spot-2", "spot-3")
+    names: tuple[str, ...] = ("spot-1", "spot-2", "spot-3")
     lost = "connection lost"
     drained = "connection lost"
 
@@ -143,7 +143,8 @@ class LocalWorld:
     def start(self, run: LiveRun) -> None:
         self._notices = run.folder
         self._relays = {name: Relay(run.door) for name in self.names}
-        run.start_relayed({name: relay.port for name, relay in self._relays.items()}, "--cluster.spot", "3")
+        ports = {name: relay.port for name, relay in self._relays.items()}
+        run.start_relayed(ports, "--cluster.spot", str(len(self.names)))
 
     def add(self, name: str) -> None:
         pass
@@ -164,6 +165,12 @@ class LocalWorld:
     def close(self) -> None:
         for relay in self._relays.values():
             relay.close()
+
+
+class SmallLocalWorld(LocalWorld):
+    """The same with two nodes."""
+
+    names = ("spot-1", "spot-2")
 
 
 class JoinWorld:
@@ -290,6 +297,12 @@ class RayAndJoinWorld(RayWorld):
 
     def kill(self, name: str) -> None:
         self.joining.kill(name) if name.startswith("box") else super().kill(name)
+
+    def cut(self, name: str) -> None:
+        self.joining.cut(name) if name.startswith("box") else super().cut(name)
+
+    def mend(self, name: str) -> None:
+        self.joining.mend(name) if name.startswith("box") else super().mend(name)
 
     def close(self) -> None:
         for machine in self.joining.machines.values():

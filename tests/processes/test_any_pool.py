@@ -1,13 +1,16 @@
 """The same stories over every pool: machines die, leave, lose their network and return, and the weights stay the same.
 
-By default a machine that joined and a node of a Ray cluster are killed in one run; the slow tests have all stories on
-simulated nodes, on a Ray cluster of four raylets, and on machines that join. Machines are network namespaces where the
-system allows them, and dial through TCP relays elsewhere; the property `network` of each test names which.
+By default two runs live through a handful of stories: in one a simulated node is killed and another one gets a notice;
+in the other a machine that joined loses its network and is killed, as is a node of a Ray cluster. Both are compared
+with one undisturbed run. The slow tests have all stories on simulated nodes, on a Ray cluster of four raylets, and on
+machines that join. Machines are network namespaces where the system allows them, and dial through TCP relays elsewhere;
+the property `network` of each test names which.
 """
 
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -15,8 +18,19 @@ import pytest
 from command_line import spotlight
 from live_run import LiveRun
 from node_world import living
-from pool_stories import STORIES, kill, made, node_of, start, state_of, stop
-from pool_worlds import JoinWorld, LocalWorld, PoolWorld, RayAndJoinWorld, RayWorld
+from pool_stories import (
+    STORIES,
+    cut_off_beyond_the_grace,
+    kill,
+    killed_in_mid_step,
+    made,
+    node_of,
+    start,
+    state_of,
+    stop,
+    warned_and_killed,
+)
+from pool_worlds import JoinWorld, LocalWorld, PoolWorld, RayAndJoinWorld, RayWorld, SmallLocalWorld
 
 from spotlight.core.events import WorkerJoined
 from spotlight.core.tls import IDENTITY
@@ -24,7 +38,7 @@ from spotlight.node.launch import AgentLaunch
 from spotlight.pools.tokens import state_folder
 
 pytestmark = pytest.mark.timeout(1200)
-QUICK_S, GRACE_S = 4, 15
+QUICK_S, GRACE_S = 6, 15
 LONG_S = 800.0
 """Time for the undisturbed twin of a run of all stories."""
 LISTENING = "0A"
@@ -73,8 +87,20 @@ WORLDS: dict[str, Callable[[], PoolWorld]] = {"local": LocalWorld, "ray": RayWor
 @pytest.fixture(scope="module", params=WORLDS)
 def live(request, tmp_path_factory) -> Iterator[tuple[PoolWorld, LiveRun]]:
     """A run with three machines, which lives through all stories."""
-    world = WORLDS[request.param]()
-    run = made(tmp_path_factory.mktemp(request.param) / "run", GRACE_S)
+    with living_run(WORLDS[request.param](), tmp_path_factory.mktemp(request.param) / "run", GRACE_S) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Iterator[tuple[PoolWorld, LiveRun]]:
+    """A run with two simulated nodes, which lives through the stories of the default set."""
+    with living_run(SmallLocalWorld(), tmp_path_factory.mktemp("small") / "run", QUICK_S) as found:
+        yield found
+
+
+@contextmanager
+def living_run(world: PoolWorld, folder: Path, grace_s: int) -> Iterator[tuple[PoolWorld, LiveRun]]:
+    run = made(folder, grace_s)
     try:
         start(world, run)
         for name in world.names[1:]:
@@ -105,19 +131,36 @@ def test_story_on_any_pool_ends_with_a_clean_audit(live, story, record_property)
 
 @pytest.mark.slow
 def test_run_of_all_stories_leaves_no_process_and_has_the_undisturbed_weights(live, undisturbed):
-    world, run = live
+    end(*live)
+    digests = live[1].digests()
+    assert digests == undisturbed.digests(len(digests))
+
+
+def end(world: PoolWorld, run: LiveRun) -> None:
     stop(run)
     run.wait_for(lambda: not of_spotlight(world.mark))
     run.check()
-    digests = run.digests()
-    assert digests == undisturbed.digests(len(digests))
+
+
+# -- two simulated nodes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("story", [killed_in_mid_step, warned_and_killed], ids=lambda story: story.__name__)
+def test_story_on_two_simulated_nodes_ends_with_a_clean_audit(small, story):
+    world, run = small
+    story(world, run)
+    run.check()
+
+
+def test_run_on_two_simulated_nodes_leaves_no_process(small):
+    end(*small)
 
 
 # -- a Ray node and a machine that joined, in one run ------------------------------------------------------------------
 
 
 class Seen:
-    """What was seen of a run whose Ray node and whose joined machine are killed while they work."""
+    """What was seen of a run whose joined machine loses its network, and is killed as its Ray node is, in mid-step."""
 
     def __init__(self, folder: Path) -> None:
         world = self.world = RayAndJoinWorld()
@@ -128,8 +171,9 @@ class Seen:
             start(world, self.run)
             self.machine = world.joining.machines["box-a"]
             self.observe(world)
+            cut_off_beyond_the_grace(world, self.run, "box-a")
             self.renew(folder / "new.json")
-            kill(world, self.run, "box-a")
+            self.killed = kill(world, self.run, "box-a")
             self.left = living(self.mark) & self.of_machine
             kill(world, self.run, "ray-a")
             stop(self.run)
@@ -205,13 +249,9 @@ def seen(tmp_path_factory) -> Seen:
     return Seen(tmp_path_factory.mktemp("seen"))
 
 
-def test_run_with_a_ray_node_and_a_joined_machine_killed_is_the_undisturbed_run_to_the_last_bit(
-    seen, undisturbed, record_property
-):
+def test_run_whose_machine_is_cut_off_and_killed_and_whose_ray_node_is_killed_has_a_clean_audit(seen, record_property):
     record_property("network", type(seen.world.network).__name__)
     seen.run.check()
-    digests = seen.run.digests()
-    assert digests == undisturbed.digests(len(digests))
 
 
 def test_killed_machines_leave_no_process(seen):
@@ -247,12 +287,23 @@ def test_token_of_a_live_run_is_revoked_and_its_machines_stay(seen):
     assert seen.renewal.code == 0, seen.renewal.err
     assert "revoked" in seen.renewal.out
     assert seen.is_revoked
-    joined = [event.worker for event in seen.run.events(WorkerJoined) if event.node == "box-a.1"]
-    assert len(joined) == 1
+    joined = [event.worker for event in seen.run.events(WorkerJoined) if event.node == seen.killed]
+    assert (seen.killed, len(joined)) == ("box-a.2", 1)
 
 
 def test_machine_shows_what_it_does_in_plain_lines(seen):
     log = seen.machine.log()
-    for line in ("joining the run run at ", "joined as box-a.1: 1 slot on cpu"):
+    for line in ("joining the run run at ", "joined as box-a.1: 1 slot on cpu", "joined as box-a.2"):
         assert line in log
     assert not re.search("Traceback|Exception", log)
+
+
+# -- both --------------------------------------------------------------------------------------------------------------
+
+
+def test_weights_of_both_runs_are_the_undisturbed_runs_to_the_last_bit(small, seen, undisturbed):
+    digests = [run.digests() for run in (small[1], seen.run)]
+    # Once for the longer one.
+    plain = undisturbed.digests(max(map(len, digests)))
+    assert all(digests)
+    assert digests == [plain[: len(each)] for each in digests]
