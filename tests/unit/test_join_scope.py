@@ -90,7 +90,7 @@ NOT_OURS = [
     m.Rejected(reason="no"),
     m.Noted(problem="x" * (1 << 17)),
     m.Pull(free_rows=-1),
-    m.Pull(free_rows=4, row_steps_per_s=float("nan")),
+    *(m.Pull(free_rows=4, row_steps_per_s=speed) for speed in (float("nan"), float("inf"), 1e308, 1e-308, 0.0)),
     m.Alive(spans=(m.Span("rollout", float("inf"), 0.0),)),
     m.Commit(request="r", attempt=1, step=1, flight=msgspec.structs.replace(FLIGHT, path="flights/../../etc/passwd")),
     m.Commit(request="r", attempt=1, step=1, flight=msgspec.structs.replace(FLIGHT, path="/etc/passwd")),

@@ -22,6 +22,8 @@ TEXT_LIMIT = 1 << 16
 """Characters of a description that goes into the journal."""
 NAME_LIMIT = 512
 """Characters of a digest, a path or the id of a request."""
+LEAST_SPEED, MOST_SPEED = 1e-6, 1e9
+"""Row-steps per second of a worker; sums of higher ones would overflow."""
 LONGEST_S = 1e7
 """Longest duration in seconds that a message may name."""
 
@@ -56,7 +58,7 @@ def _is_sound(node: NodeId, spec: NodeSpec, message: m.AnyMessage) -> bool:
             is_short = _is_named(message.kernels) and _is_named(message.kind)
             return is_of_node and not message.trains and 0 < message.rows <= MOST_ROWS and is_short
         case m.Pull(free_rows=rows, row_steps_per_s=speed):
-            return 0 <= rows <= MOST_ROWS and (speed is None or (math.isfinite(speed) and speed > 0))
+            return 0 <= rows <= MOST_ROWS and (speed is None or LEAST_SPEED <= speed <= MOST_SPEED)
         case m.Alive():
             return _is_alive_sound(message)
         case m.Commit(request=request, step=step, since=since, flight=flight):
