@@ -77,6 +77,17 @@ def test_nothing_at_the_address_is_an_environment_problem_that_names_it(tmp_path
     assert any("joining the run run" in line for line in lines)
 
 
+def test_controller_that_does_not_answer_is_given_up_in_a_sentence_that_names_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(joining, "DIAL_S", 0.05)
+    # The system accepts connections, and nothing ever replies: a firewall, or another service.
+    with socket.create_server((HOST, 0)) as silent:
+        address = f"{HOST}:{silent.getsockname()[1]}"
+        file = TokenFile(address=address, fingerprint="0" * 64, token="t", run="run")
+        error, _ = asyncio.run(refused(tmp_path, file))
+    assert error.exit_code == EnvironmentProblem.exit_code
+    assert f"no run can be reached at {address} (no reply); check the address, the firewall" in str(error)
+
+
 def test_run_that_ends_while_a_machine_joins_is_resumable(tmp_path):
     async def story():
         async with listening(tmp_path) as run:

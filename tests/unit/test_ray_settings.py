@@ -1,16 +1,20 @@
 """Refusals of runs that cannot use a Ray cluster, and what is said about one that they can."""
 
 import asyncio
+import socket
 import sys
 from importlib import metadata, util
 
+import msgspec
 import pytest
+from join_stories import listening
 
 from spotlight.config import load_config
+from spotlight.core import join_messages as joins
 from spotlight.core.errors import ConfigError, EnvironmentProblem
 from spotlight.pools.config import ClusterConfig, MarketConfig, PoolKind
 from spotlight.pools.devices import Device, Devices, assign
-from spotlight.pools.ray import RayCluster, check_installed, connect_order, used_nodes
+from spotlight.pools.ray import RayCluster, RayMachines, RayPool, check_installed, connect_order, used_nodes
 from spotlight.pools.ray_lines import Connected, RayNode
 
 
@@ -79,6 +83,32 @@ def test_driver_process_that_dies_is_an_environment_problem_with_the_address(con
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(EnvironmentProblem, match=r"cluster.address=auto cannot be used.*ray status"):
         asyncio.run(RayCluster(connect).connect())
+
+
+def test_cluster_that_nothing_serves_is_an_environment_problem_with_the_address(connect):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    with pytest.raises(EnvironmentProblem, match=rf"cluster.address={address} cannot be used .*refused.*ray status"):
+        asyncio.run(RayCluster(msgspec.structs.replace(connect, address=address)).connect())
+
+
+def test_machine_that_joins_cannot_have_the_name_of_a_ray_node_whose_end_would_end_it(tmp_path, connect):
+    async def story():
+        async with listening(tmp_path) as run:
+            plain = run.pool
+            pool = RayPool(
+                plain._local, run.door, plain._settings, run.secrets, RayMachines(RayCluster(connect), print)
+            )
+            reply = await run.dialled(run.join(name="ray-a"))
+            assert isinstance(reply, joins.JoinRefused)
+            assert (reply.exit_code, reply.wait_s) == (2, 0.0)
+            assert "ray-a is kept for a Ray node" in reply.reason
+            await run.joined("box")
+            await run.joined("ray-a", from_ray=True)
+            pool.ended("ray-a", "node lost")
+            assert pool.nodes() == ("box.1",)
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("pool", ["join", "ray"])

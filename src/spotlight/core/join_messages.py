@@ -26,6 +26,8 @@ class Join(Message, frozen=True, kw_only=True):
     gpus: tuple[str, ...] = ()
     """Models of the machine's GPUs."""
     zone: str = ""
+    from_ray: bool = False
+    """Whether the run's Ray cluster has started the machine."""
     previous: str = ""
     """Token of the machine's last node, whose processes are gone; empty: there was none."""
     leaves: bool = False

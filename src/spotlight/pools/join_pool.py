@@ -277,6 +277,8 @@ class JoinPool:
             )
         if problem := self._settings.gpu_problem(join):
             return joins.JoinRefused(reason=problem, exit_code=3)
+        if problem := self.name_problem(join):
+            return joins.JoinRefused(reason=problem)
         self._forget_unconnected()
         if join.name in self._members or join.name in self._settings.taken():
             return joins.JoinRefused(
@@ -286,6 +288,10 @@ class JoinPool:
         if len(self._members) >= MACHINES_LIMIT:
             return joins.JoinRefused(reason=f"the run has {MACHINES_LIMIT} machines, its most.", wait_s=PRELOAD_S)
         return None
+
+    def name_problem(self, join: joins.Join) -> str:
+        """Reason why no machine of this kind can have the name; empty if one can."""
+        return ""
 
     def _launch(self, member: _Member) -> MachineLaunch:
         settings, pool = self._settings, self._settings.pool

@@ -49,6 +49,8 @@ class JoinOptions:
     slot_class: SlotClass = SlotClass.SPOT
     slots: int = 0
     zone: str = ""
+    from_ray: bool = False
+    """Whether the run's Ray cluster has started this machine."""
     folder: Path
     """Folder for logs, spilled weights and the mirror of the run."""
 
@@ -158,6 +160,7 @@ class JoiningMachine:
             slot_class=options.slot_class,
             slots=options.slots,
             zone=options.zone,
+            from_ray=options.from_ray,
             gpus=self._gpus,
             previous=self._launch.token if self._launch is not None else "",
             leaves=leaves,

@@ -26,6 +26,7 @@ import msgspec
 
 from spotlight.compute.models.config import CPU, device_of
 from spotlight.controller.door import Door
+from spotlight.core import join_messages as joins
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.types import NodeId
 from spotlight.core.work import NoticeKind
@@ -45,7 +46,7 @@ from spotlight.pools.ray_lines import (
     RayNode,
     RayProblem,
 )
-from spotlight.pools.ray_membership import gpus_of, slot_class_of
+from spotlight.pools.ray_membership import PREFIX, gpus_of, slot_class_of
 from spotlight.pools.tokens import RunSecrets
 
 SPOT_MARKS = ("spotlight=spot", "ray.io/market-type=spot", "spot")
@@ -250,6 +251,15 @@ class RayPool(JoinPool):
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
         await self._cluster.stop()
+
+    def name_problem(self, join: joins.Join) -> str:
+        """Drains and ends come by name from Ray, so that no other machine may have the name of a Ray node."""
+        if join.from_ray or not join.name.startswith(PREFIX):
+            return ""
+        return (
+            f"the name {join.name} is kept for a Ray node of the run, as are all that begin with {PREFIX}; choose "
+            "another with --name."
+        )
 
     async def _follow(self) -> None:
         async for report in self._cluster.reports():

@@ -43,6 +43,7 @@ def serve(launch: ActorLaunch) -> ActorEnd:
             slot_class=launch.slot_class,
             slots=launch.slots,
             zone=launch.zone,
+            from_ray=True,
             folder=own_folder() / f"{launch.folder}-{launch.name}",
         )
         asyncio.run(JoiningMachine(options, log.info).serve())

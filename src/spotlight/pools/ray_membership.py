@@ -23,6 +23,8 @@ from spotlight.pools.local import STABLE_S
 from spotlight.pools.ray_lines import ConnectRay, Draining, RayNode
 
 ZONE_LABEL = "ray.io/availability-zone"
+PREFIX = "ray-"
+"""Begins the names of the run's Ray nodes; no other machine has such a name."""
 NAME_MOST = 36
 PAUSE_S = 1.0
 """Pause before the second start on a node; each further one is twice as long."""
@@ -169,5 +171,5 @@ class RayMembership:
         """The name that Ray has for the node, numbered if another living node has it too."""
         slug = re.sub(r"[^a-z0-9]+", "-", node.name.lower())[:NAME_MOST].strip("-") or "node"
         taken = {place.name for place in self._places.values()}
-        numbered = (f"ray-{slug[: NAME_MOST - 5]}-{number}" for number in count(2))
-        return next(name for name in chain([f"ray-{slug}"], numbered) if name not in taken)
+        numbered = (f"{PREFIX}{slug[: NAME_MOST - 5]}-{number}" for number in count(2))
+        return next(name for name in chain([f"{PREFIX}{slug}"], numbered) if name not in taken)
