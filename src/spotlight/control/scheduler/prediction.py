@@ -1,8 +1,8 @@
 """Predicted finish times of requests, from measured speeds; time after the last step is not counted.
 
 A held request takes its remaining steps at the pace of its holder's batch, from its last reported step. A waiting
-request begins in the first free row and takes all its steps there. Rows of a worker without its weights are free once
-the worker has fetched them.
+request begins in the first free row and takes all its steps there, at the pace of the fastest worker
+(docs/decisions/techniques.md). Rows of a worker without its weights are free once the worker has fetched them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
