@@ -96,6 +96,8 @@ NOT_OURS = [
     m.Commit(request="r", attempt=1, step=1, flight=msgspec.structs.replace(FLIGHT, path="/etc/passwd")),
     m.Commit(request="r", attempt=1, step=1, flight=msgspec.structs.replace(FLIGHT, path="flights/honest.1-0")),
     m.Commit(request="r", attempt=1, step=1, flight=msgspec.structs.replace(FLIGHT, kind=BlobKind.PAYLOAD)),
+    m.Result(request="r", attempt=1, digest="w", steps=6, score=m.Score(reward=-1e308)),
+    m.Result(request="r", attempt=1, digest="w", steps=6, score=m.Score(reward=0.5, components={"ocr": 1e308})),
     *(m.Result(request=name, attempt=1, digest="w", steps=6, payload=PAYLOAD) for name in ("rollout/0/0/1", "r", "")),
 ]
 

@@ -24,6 +24,8 @@ NAME_LIMIT = 512
 """Characters of a digest, a path or the id of a request."""
 LEAST_SPEED, MOST_SPEED = 1e-6, 1e9
 """Row-steps per second of a worker; sums of higher ones would overflow."""
+MOST_REWARD = 1e30
+"""Highest amount of a finite reward, for the same reason."""
 LONGEST_S = 1e7
 """Longest duration in seconds that a message may name."""
 
@@ -98,6 +100,9 @@ def _is_result_sound(node: NodeId, result: m.Result) -> bool:
     score = result.score or m.Score(reward=math.nan)
     names = (result.request, result.digest, score.scorer, *score.components)
     if not 0 <= result.steps <= MOST_STEPS or not all(map(_is_named, names)) or not _is_short(result.problem):
+        return False
+    # Rewards that are not finite have their own way: the sample is scored again.
+    if any(MOST_REWARD < abs(value) < math.inf for value in (score.reward, *score.components.values())):
         return False
     return _is_own(node, result.payload, BlobKind.PAYLOAD, BlobKind.PICTURE) and _is_of_sample(result)
 
