@@ -85,6 +85,17 @@ def test_driver_process_that_dies_is_an_environment_problem_with_the_address(con
         asyncio.run(RayCluster(connect).connect())
 
 
+def test_cluster_of_a_thousand_nodes_can_be_used(connect, monkeypatch, tmp_path):
+    labels = {"spotlight": "spot", "ray.io/node-id": "0" * 56}
+    nodes = [RayNode(id=f"{number:056}", name=f"node-{number}", labels=labels) for number in range(1000)]
+    (tmp_path / "lines").write_bytes(msgspec.json.encode(connected(*nodes)) + b"\n")
+    driver = tmp_path / "driver"
+    driver.write_text(f"#!/bin/sh\nexec cat {tmp_path}/lines\n")
+    driver.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(driver))
+    assert len(asyncio.run(RayCluster(connect).connect()).nodes) == 1000
+
+
 def test_cluster_that_nothing_serves_is_an_environment_problem_with_the_address(connect):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = f"127.0.0.1:{closed.getsockname()[1]}"

@@ -57,6 +57,8 @@ CONNECT_S = 60.0
 RETRY_S = 5.0
 """Pause before the process is started again."""
 STOP_S = 20.0
+LINE_LIMIT = 16 << 20
+"""Bytes of a line; the first one names all nodes of the cluster, with some 500 bytes each."""
 LOG = "ray.log"
 
 
@@ -145,7 +147,12 @@ class RayCluster:
         environment = os.environ | {"PYTHONSAFEPATH": "1", "RAY_USAGE_STATS_ENABLED": "0"}
         with open(self._log or os.devnull, "ab") as output:
             self._process = await asyncio.create_subprocess_exec(
-                *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, env=environment
+                *command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env=environment,
+                limit=LINE_LIMIT,
             )
         self._order(self._connect)
         try:
