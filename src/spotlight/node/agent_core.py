@@ -184,7 +184,7 @@ class AgentCore:
 
     def ended(self, worker: WorkerId, cause: str, was_killed: bool = False) -> None:
         """A worker's process is gone and all its messages have come; its Gone follows its pending verdicts."""
-        is_awaited = worker in self._judging or self._relayed.is_storing(worker)
+        is_awaited = worker in self._judging or self.is_storing(worker)
         cause = self._slots.ended(worker, cause, was_killed, is_awaited)
         self.crews.died(worker, cause)
         self._leases.gone(worker)
@@ -240,6 +240,10 @@ class AgentCore:
     def report_of(self, worker: WorkerId, message: m.AnyMessage) -> None:
         self._effects.report(worker, message)
 
+    def is_storing(self, worker: WorkerId) -> bool:
+        """Whether commits or hand-backs of this worker wait for the store, before they are reported."""
+        return self._relayed.is_storing(worker)
+
     def all_stored(self, worker: WorkerId) -> None:
         self._ended_if_done(worker)
 
@@ -273,7 +277,7 @@ class AgentCore:
 
     def _ended_if_done(self, worker: WorkerId) -> None:
         """Report the end of a worker, if it has ended, once no verdict and no flight of it is pending."""
-        if worker not in self._live and worker not in self._judging and not self._relayed.is_storing(worker):
+        if worker not in self._live and worker not in self._judging and not self.is_storing(worker):
             self._slots.nothing_is_pending(worker)
 
     def _finished(self, worker: WorkerId, result: m.Result, blob: bytes) -> None:

@@ -52,6 +52,11 @@ class SimRow:
         else:
             self.latent = numerics.latent_at(self.request.sample, self.step, self.digest)
 
+    def result(self, digest: str) -> m.Result:
+        """The message that reports it as made with weights of this digest."""
+        steps = self.step - self.began
+        return m.Result(request=self.request.id, attempt=self.attempt, digest=digest, steps=steps)
+
     def resume_from(self, blob: bytes, numerics: Numerics) -> str:
         """Continue from the end of this flight; return what is wrong with it, or nothing.
 

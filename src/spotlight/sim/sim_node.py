@@ -16,7 +16,7 @@ from spotlight.core import messages as m
 from spotlight.core.errors import EnvironmentProblem, Stopped
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import Request, SlotClass, WeightsId
+from spotlight.core.work import Request, SlotClass, WeightsId, Work
 from spotlight.node.agent_core import AgentCore
 from spotlight.node.agent_effects import Scoring
 from spotlight.node.crews import NodeCrews
@@ -277,9 +277,16 @@ class SimNode:
     # -- for workers ---------------------------------------------------------------------------------------------------
 
     def finished(self, worker: SimWorker, row: SimRow, digest: str, blob: bytes) -> None:
-        steps = row.step - row.began
-        result = m.Result(request=row.request.id, attempt=row.granted.attempt, digest=digest, steps=steps)
-        self._core.from_worker(worker.id, result, blob)
+        self._core.from_worker(worker.id, row.result(digest), blob)
+
+    def finished_late(self, worker: SimWorker, row: SimRow, digest: str, blob: bytes) -> None:
+        """The agent drops the result. Once the hand-back is reported it also goes past the agent, to be fenced."""
+        self.finished(worker, row, digest, blob)
+        if row.request.work is Work.ROLLOUT and not self._core.is_storing(worker.id):
+            result = row.result(digest)
+            payload = stored_sample(result, blob, lambda: blob, self._world.storage)
+            score = self._world.numerics.score(row.request, digest)
+            self.report(worker.id, msgspec.structs.replace(result, payload=payload, score=score))
 
     def kill_reward_process(self) -> None:
         """Kill every reward process, idle or busy."""

@@ -191,7 +191,8 @@ class SimWorker:
             if not self.never_faults:
                 self.crash_if_due(CrashPoint.BEFORE_RESULT)
                 digest = self.around.digest_used(digest, self.id)
-            self._send_result(row, digest, self.latent_salt)
+            tensors = self.numerics.tensors(row.request, digest, self.latent_salt)
+            self.around.finished(self, row, digest, tensors)
 
     def _send_of_loading(self, message: m.AnyMessage, blob: bytes) -> None:
         self.send(message, blob)
@@ -207,15 +208,13 @@ class SimWorker:
         if self._is_awake and looked and not self._was_slow and weights not in self.holds:
             self.around.lacks(self.id, weights)
 
-    def _send_result(self, row: SimRow, digest: str, salt: str) -> None:
-        self.around.finished(self, row, digest, self.numerics.tensors(row.request, digest, salt))
-
     def _withdrawn(self, row: SimRow) -> None:
         """A sample is handed back; a fault may send its result all the same, later."""
         delay_s = self.around.late_result_delay(self.id)
         if delay_s is not None:
             # Of an attempt that was given up: its tensors are like no accepted ones, and must never be kept.
-            self._loop.call_later(delay_s, self._send_result, row, row.digest, LATE)
+            tensors = self.numerics.tensors(row.request, row.digest, LATE)
+            self._loop.call_later(delay_s, self.around.finished_late, self, row, row.digest, tensors)
 
     # -- effects of the core -------------------------------------------------------------------------------------------
 

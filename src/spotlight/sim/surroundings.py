@@ -20,6 +20,9 @@ class Surroundings(Protocol):
     def finished(self, worker: "SimWorker", row: "SimRow", digest: str, blob: bytes) -> None:
         """Score a finished sample and send its result; `digest` is that of the weights reported."""
 
+    def finished_late(self, worker: "SimWorker", row: "SimRow", digest: str, blob: bytes) -> None:
+        """Send the result of a sample that was handed back."""
+
     def stored(self, load: m.Load) -> str:
         """Digest of the bytes at the path on this node."""
 
