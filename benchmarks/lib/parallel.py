@@ -2,7 +2,7 @@
 
 import multiprocessing
 import os
-from argparse import ArgumentParser
+from argparse import _ActionsContainer
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TypeVar
@@ -13,7 +13,7 @@ from rich.progress import track
 TaskT = TypeVar("TaskT")
 
 
-def add_jobs(parser: ArgumentParser) -> None:
+def add_jobs(parser: _ActionsContainer) -> None:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes; default: all cores")
 
 
