@@ -12,7 +12,6 @@ these, not races.
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -22,6 +21,7 @@ from benchmarks.headline.cells import Cell, CellPoint
 from benchmarks.headline.market_windows import MarketClass
 from benchmarks.headline.setups import BASELINE, FALLBACK, STEADY, WITHOUT_SPOT
 from benchmarks.lib.bootstrap import interval
+from benchmarks.lib.crossings import Spent, first_reaching_mean
 from benchmarks.lib.figures import Figure
 from benchmarks.lib.fixed_scores import FIXED_SCORES
 from spotlight.control.market.prices import Price, PriceTable
@@ -52,25 +52,18 @@ def final_score(points: Sequence[CellPoint]) -> float:
 
 
 def crossing(points: Sequence[CellPoint], target: float) -> Crossing:
-    """Where the mean of two consecutive evaluations first reaches the target, linearly between such means."""
-    before: tuple[float, np.ndarray] | None = None
-    for one, two in pairwise(points):
-        score, spent = (one.score + two.score) / 2, (_spent(one) + _spent(two)) / 2
-        if score >= target:
-            share = 1.0 if before is None else (target - before[0]) / (score - before[0])
-            at = spent if before is None else before[1] + share * (spent - before[1])
-            return _crossing(at, came=True)
-        # A later dip does not undo a higher mean.
-        before = (score if before is None else max(score, before[0]), spent)
-    return _crossing(_spent(points[-1]), came=False)
+    """Where the mean of two consecutive evaluations first reaches the target; the end of the run if it never does."""
+    spent = [_spent(point) for point in points]
+    at = first_reaching_mean([point.score for point in points], spent, target)
+    return _crossing(spent[-1] if at is None else at, came=at is not None)
 
 
-def _crossing(spent: np.ndarray, came: bool) -> Crossing:
+def _crossing(spent: Spent, came: bool) -> Crossing:
     iterations, hours, reserved_hours, spot_hours = map(float, spent)
     return Crossing(iterations, hours, reserved_hours, spot_hours, came)
 
 
-def _spent(point: CellPoint) -> np.ndarray:
+def _spent(point: CellPoint) -> Spent:
     return np.array([point.iteration, point.hours, point.reserved_hours, point.spot_hours])
 
 

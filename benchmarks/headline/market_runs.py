@@ -13,7 +13,7 @@ from benchmarks.headline import cells
 from benchmarks.headline.cells import Cell
 from benchmarks.headline.figures import SWEPT_SEEDS
 from benchmarks.headline.market_figures import figures_of, market_races
-from benchmarks.headline.market_windows import MarketClass, Window, at_hours, drawn, listed
+from benchmarks.headline.market_windows import MarketClass, MarketWindow, at_hours, drawn, listed
 from benchmarks.headline.run import run_cells, stem
 from benchmarks.headline.setups import BASELINE, FALLBACK, STEADY, WITHOUT_SPOT
 from benchmarks.lib.parallel import run_all
@@ -28,7 +28,7 @@ HELPED = (MarketClass.NONE, MarketClass.SCARCE)
 """Classes that are run again with stand-ins."""
 
 
-def windows_of(args: Namespace) -> list[Window]:
+def windows_of(args: Namespace) -> list[MarketWindow]:
     given = [args.offsets is not None, args.windows is not None, args.draw is not None]
     if sum(given) != 1:
         raise InputError("--markets needs exactly one of --offsets, --windows and --draw; give one.")

@@ -44,7 +44,7 @@ class MarketClass(StrEnum):
         return cls.FULL
 
 
-class Window(NamedTuple):
+class MarketWindow(NamedTuple):
     file: str
     """Name in the folder; several joined with `+` are zones of one market."""
     start_h: float
@@ -58,18 +58,21 @@ class Window(NamedTuple):
         return f"{'+'.join(map(str, paths))}@{self.start_h:g}"
 
 
-CHOSEN_WITH = (Window("gcp_h100x1_16n_europe-west1-c_w1.csv", 0.0), Window("gcp_h100x1_16n_us-central1-a_w1.csv", 1.0))
+CHOSEN_WITH = (
+    MarketWindow("gcp_h100x1_16n_europe-west1-c_w1.csv", 0.0),
+    MarketWindow("gcp_h100x1_16n_us-central1-a_w1.csv", 1.0),
+)
 """Recorded windows of docs/results/headline.json. Settings were chosen with the generated trace `calm` alone, but these
 were looked at."""
 
 
-def listed(path: Path) -> list[Window]:
+def listed(path: Path) -> list[MarketWindow]:
     """Windows of a CSV file with the columns `file` and `start_h`, or `start_s`."""
     with path.open(newline="") as table:
         rows = list(csv.DictReader(table))
     try:
         found = [
-            Window(row["file"], float(row["start_h"]) if "start_h" in row else float(row["start_s"]) / HOUR_S)
+            MarketWindow(row["file"], float(row["start_h"]) if "start_h" in row else float(row["start_s"]) / HOUR_S)
             for row in rows
         ]
     except (KeyError, TypeError, ValueError) as error:
@@ -79,8 +82,8 @@ def listed(path: Path) -> list[Window]:
     return found
 
 
-def at_hours(folder: Path, pattern: str, hours: list[float]) -> list[Window]:
-    return [Window(path.name, hour) for path in files(folder, pattern) for hour in hours]
+def at_hours(folder: Path, pattern: str, hours: list[float]) -> list[MarketWindow]:
+    return [MarketWindow(path.name, hour) for path in files(folder, pattern) for hour in hours]
 
 
 def files(folder: Path, pattern: str) -> list[Path]:
@@ -90,11 +93,11 @@ def files(folder: Path, pattern: str) -> list[Path]:
     return found
 
 
-def drawn(folder: Path, pattern: str, per_class: int, seed: int) -> list[Window]:
+def drawn(folder: Path, pattern: str, per_class: int, seed: int) -> list[MarketWindow]:
     """`per_class` windows of every class, in the order of their draws; a class with fewer windows is an error."""
     windows = list(_hours(files(folder, pattern)))
     random.Random(seed).shuffle(windows)
-    found: dict[MarketClass, list[Window]] = {kind: [] for kind in MarketClass}
+    found: dict[MarketClass, list[MarketWindow]] = {kind: [] for kind in MarketClass}
     for window in windows:
         kind = MarketClass.of(held_slots(str(folder / window.file), window.start_h))
         if len(found[kind]) < per_class and not any(_is_near(window, other) for other in found[kind]):
@@ -108,15 +111,15 @@ def drawn(folder: Path, pattern: str, per_class: int, seed: int) -> list[Window]
     return [window for members in found.values() for window in members]
 
 
-def _hours(paths: list[Path]) -> Iterator[Window]:
+def _hours(paths: list[Path]) -> Iterator[MarketWindow]:
     for path in paths:
         for hour in range(int(_trace(str(path)).seconds / HOUR_S - LAST_H) + 1):
-            window = Window(path.name, float(hour))
+            window = MarketWindow(path.name, float(hour))
             if not any(_is_near(window, used) for used in CHOSEN_WITH):
                 yield window
 
 
-def _is_near(one: Window, other: Window) -> bool:
+def _is_near(one: MarketWindow, other: MarketWindow) -> bool:
     return one.file == other.file and abs(one.start_h - other.start_h) < APART_H
 
 

@@ -10,7 +10,15 @@ from benchmarks.headline import market_figures as results
 from benchmarks.headline import market_runs as markets
 from benchmarks.headline.cells import Cell, CellPoint
 from benchmarks.headline.market_figures import crossing, market_races
-from benchmarks.headline.market_windows import CHOSEN_WITH, MarketClass, Window, at_hours, drawn, held_slots, listed
+from benchmarks.headline.market_windows import (
+    CHOSEN_WITH,
+    MarketClass,
+    MarketWindow,
+    at_hours,
+    drawn,
+    held_slots,
+    listed,
+)
 from benchmarks.headline.run import contest_of, run_cells
 from benchmarks.headline.setups import STEADY
 from benchmarks.lib import merge
@@ -61,13 +69,13 @@ def test_classes_are_by_mean_held_spot_slots():
 def test_windows_are_listed_in_hours_or_seconds_or_at_the_same_hours_of_all_files(tmp_path):
     (tmp_path / "hours.txt").write_text("file,start_h\na.csv,1.5\n")
     (tmp_path / "seconds.txt").write_text("class,file,start_s,end_s\nscarce,a.csv,5400,12600\n")
-    assert listed(tmp_path / "hours.txt") == listed(tmp_path / "seconds.txt") == [Window("a.csv", 1.5)]
+    assert listed(tmp_path / "hours.txt") == listed(tmp_path / "seconds.txt") == [MarketWindow("a.csv", 1.5)]
     counts(tmp_path / "a.csv", [(0, 3)], 20)
     counts(tmp_path / "b.csv", [(0, 3)], 20)
     assert len(at_hours(tmp_path, "*.csv", [0.0, 4.0])) == 4
-    assert Window("a.csv+b.csv", 4.0).trace(tmp_path) == f"{tmp_path}/a.csv+{tmp_path}/b.csv@4"
+    assert MarketWindow("a.csv+b.csv", 4.0).trace(tmp_path) == f"{tmp_path}/a.csv+{tmp_path}/b.csv@4"
     with pytest.raises(InputError, match=r"no trace c\.csv"):
-        Window("c.csv", 0.0).trace(tmp_path)
+        MarketWindow("c.csv", 0.0).trace(tmp_path)
     (tmp_path / "hours.txt").write_text("name,hour\na.csv,1.5\n")
     with pytest.raises(InputError, match="file,start_h"):
         listed(tmp_path / "hours.txt")
