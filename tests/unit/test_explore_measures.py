@@ -66,6 +66,7 @@ def test_intervals_are_over_seeds():
 def test_area_is_the_mean_reward_over_the_iterations_that_both_arms_have():
     assert area(run(Arm.PLAIN, {0: 0.5, 10: 0.7, 20: 0.9}), 20) == pytest.approx(0.7)
     assert area(run(Arm.PLAIN, {0: 0.5, 10: 0.7, 20: 0.9}), 10) == pytest.approx(0.6)
+    assert area(run(Arm.PLAIN, {0: 0.5, 20: 0.9}), 10) == pytest.approx(0.6), "between evaluations"
     pairs = [(run(Arm.PLAIN, SLOW), run(Arm.EXPLORE, QUICK))]
     figures = fixed_figures("words_nft", Arm.PLAIN, Arm.EXPLORE, pairs)
     assert figures["words_nft_plain_area"].value == pytest.approx((0.85 + 0.92 + 0.955) / 3)
