@@ -12,6 +12,7 @@ these, not races.
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 import msgspec
@@ -19,7 +20,7 @@ import numpy as np
 
 from benchmarks.headline.cells import Cell, CellPoint
 from benchmarks.headline.market_windows import MarketClass
-from benchmarks.headline.setups import BASELINE, FALLBACK, STEADY, WITHOUT_SPOT
+from benchmarks.headline.setups import BASELINE, EXPLORING, FALLBACK, STEADY, WITHOUT_SPOT
 from benchmarks.lib.bootstrap import interval
 from benchmarks.lib.crossings import Spent, first_reaching_mean
 from benchmarks.lib.figures import Figure
@@ -114,6 +115,39 @@ class MarketRace(msgspec.Struct, frozen=True):
         return not self.took(self.ours).came or self.sooner(BASELINE) < 1
 
 
+def completed(found: Sequence[Cell]) -> list[Cell]:
+    """All cells, and those of setups that do not explore for the seeds that have none.
+
+    Such a setup learns as `reserved-only` does, whatever its machines are, and its clock is the same with every seed
+    (tests/unit/test_market_benchmark.py). So another seed has the clock of the seed that ran, and the scores of its own
+    `reserved-only`.
+    """
+    curves = {(cell.family, cell.profile, cell.seed): cell for cell in found if cell.setup == BASELINE}
+    clocks = [cell for cell in found if cell.setup not in (*EXPLORING, *WITHOUT_SPOT)]
+    known = {(cell.family, cell.profile, cell.trace, cell.setup, cell.seed) for cell in clocks}
+    made: list[Cell] = []
+    for cell, ((family, profile, seed), own) in product(clocks, curves.items()):
+        if (cell.family, cell.profile) != (family, profile):
+            continue
+        if (family, profile, cell.trace, cell.setup, seed) not in known and _scores(cell) == _scores(
+            curves.get((family, profile, cell.seed))
+        ):
+            known.add((family, profile, cell.trace, cell.setup, seed))
+            made.append(_with_scores(cell, own))
+    return [*found, *made]
+
+
+def _scores(cell: Cell | None) -> list[tuple[int, float]]:
+    return [] if cell is None else [(point.iteration, point.score) for point in cell.points]
+
+
+def _with_scores(clock: Cell, curve: Cell) -> Cell:
+    points = tuple(
+        msgspec.structs.replace(at, score=of.score) for at, of in zip(clock.points, curve.points, strict=True)
+    )
+    return msgspec.structs.replace(clock, seed=curve.seed, points=points)
+
+
 def market_races(found: Sequence[Cell], ours: str) -> list[MarketRace]:
     """Races with ours and the baseline; setups without spot machines are in every race of their task and seed."""
     raced: dict[tuple[str, str, str, int], dict[str, Cell]] = {}
@@ -137,7 +171,7 @@ def market_races(found: Sequence[Cell], ours: str) -> list[MarketRace]:
 def figures_of(found: Sequence[Cell], ours: str, checked: Sequence[Cell] = ()) -> dict[str, Figure]:
     """All figures; `checked` are cells of the same races with real numbers."""
     prices = PriceTable.load(None)
-    every = market_races(found, ours)
+    every = market_races(completed(found), ours)
     field = [race for race in every if race.trace != STEADY]
     if not field:
         raise InputError(
@@ -265,7 +299,7 @@ def fixed_score_figures(field: Sequence[MarketRace]) -> dict[str, Figure]:
 def model_figures(field: Sequence[MarketRace], checked: Sequence[Cell]) -> dict[str, Figure]:
     """Difference of modelled from real numbers over the same races: of the mean gain, and race by race."""
     ours = field[0].ours
-    real = {race.name: race for race in market_races(checked, ours) if race.trace != STEADY}
+    real = {race.name: race for race in market_races(completed(checked), ours) if race.trace != STEADY}
     pairs = [(race, real[race.name]) for race in field if race.name in real]
     if not pairs:
         raise InputError("the cells with real numbers are of other races; run some of the same windows and seeds.")

@@ -119,6 +119,7 @@ def test_setups_without_spot_run_once_for_all_markets_and_real_numbers_of_a_seed
     assert mine.count((STEADY, "reserved-only")) == mine.count((STEADY, "reserved-explore")) == 1
     assert sum(setup == OURS for _, setup in mine) == 1 + len(traces)
     assert sum(setup == "spot-no-explore" for _, setup in mine) == len(traces)
+    assert not [each for each in cells if each[1] == 6 and each[4] == "spot-no-explore"], "one clock for all seeds"
     shared = markets.tasks_of(wanted(tmp_path, numerics="real"), traces)
     assert [(task.family, task.seed) for task in shared] == [
         ("scenes", 5),
@@ -168,6 +169,26 @@ def test_cells_with_and_without_stand_ins_are_simulated_once(tmp_path):
     times = {path: path.stat().st_mtime_ns for path in args.out.glob("*.json")}
     run_cells(args, 5, cells[1:])
     assert times == {path: path.stat().st_mtime_ns for path in args.out.glob("*.json")}
+
+
+def test_setup_that_does_not_explore_has_one_clock_for_all_seeds_and_learns_as_reserved_only(tmp_path):
+    """What `completed` relies on, with machines lost in mid-run: another seed's own run equals the composed one."""
+    counts(tmp_path / "lossy.csv", [(0, 8), (0.01, 2), (0.02, 6), (0.03, 1)], 30)
+    small = ["iterations=6", "rollout.prompts=8", "eval.prompts=2", "eval.every=2", "market.boot_s=5"]
+    args = wanted(tmp_path / "out", family="words-large", overrides=small)
+    args.out.mkdir()
+    for seed in (5, 6):
+        run_cells(
+            args, seed, [(PROFILE, f"{tmp_path}/lossy.csv", "spot-no-explore"), (PROFILE, STEADY, "reserved-only")]
+        )
+    ran = markets.read_cells(args.out)
+    assert max(each.losses for each in ran) > 3
+    (own,) = [each for each in ran if (each.setup, each.seed) == ("spot-no-explore", 6)]
+    (made,) = [each for each in results.completed([each for each in ran if each is not own]) if each not in ran]
+    assert (made.setup, made.seed, made.trace) == ("spot-no-explore", 6, "lossy")
+    for there, here in zip(made.points, own.points, strict=True):
+        assert (there.iteration, there.score) == (here.iteration, here.score)
+        assert (there.hours, there.spot_hours) == pytest.approx((here.hours, here.spot_hours))
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
