@@ -13,8 +13,9 @@ from benchmarks.lib import merge
 from benchmarks.lib.parallel import run_all
 from benchmarks.lib.provenance import provenance
 from benchmarks.pipeline.ceilings import ceiling_s, colocated_s
-from benchmarks.pipeline.cells import COLOCATED, Cell, Loss, Machines, Row, Setting, best, profile_of
+from benchmarks.pipeline.cells import COLOCATED, Cell, Loss, Machines, Row, Setting, best
 from benchmarks.pipeline.figures import Outcome
+from spotlight.control.profiles import Profile
 from spotlight.core.errors import InputError
 
 PROFILES = ("h200-qwen-image-512", "h200-qwen-image-1280")
@@ -98,7 +99,7 @@ def run_task(folder: Path, task: RowTask) -> None:
         ceiling_s=ceiling_s(cell, Row(row)) if row != COLOCATED else None,
         bound_s=colocated_s(cell),
     )
-    digest = profile_of(cell.profile).digest
+    digest = Profile.load(cell.profile).digest
     spent = time.process_time() - began
     merge.write(task.path(folder), RowDone(outcome=outcome, profile_digest=digest, processor_s=spent, **provenance()))
 
@@ -114,6 +115,6 @@ def run_missing(tasks: Sequence[RowTask], folder: Path, jobs: int) -> list[RowDo
 def read_done(task: RowTask, folder: Path) -> RowDone:
     path = task.path(folder)
     done = merge.read(path, RowDone, "pipeline")
-    if (done.outcome.cell, done.profile_digest) != (task.cell, profile_of(task.cell.profile).digest):
+    if (done.outcome.cell, done.profile_digest) != (task.cell, Profile.load(task.cell.profile).digest):
         raise InputError(f"{path} was made with another setting or profile; choose another --cells, or delete it.")
     return done
