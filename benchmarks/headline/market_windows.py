@@ -1,9 +1,10 @@
 """Windows of recorded markets: a trace file and the hour at which its replay begins.
 
 Windows are given in a list (`listed`), as every file at the same hours (`at_hours`), or drawn (`drawn`): for each class
-of capacity the same number, uniformly among all whole hours of all files. The class of a window before any race is that
-of the nodes that a run would hold on average in its first two hours. Hours near those that settings were chosen with,
-and the last hours of a recording, are never drawn.
+of capacity the same number, uniformly among all whole hours of all files. A window is of a class before any race if the
+mean number of nodes that a run would hold is, both in its first half hour and in its first two hours: races last from
+minutes to hours. The class of a race is that of the slots that it held. Hours near those that settings were chosen
+with, and the last hours of a recording, are never drawn.
 """
 
 import csv
@@ -20,8 +21,8 @@ from spotlight.core.errors import InputError
 SPOT = 8
 """Spot slots of the setups."""
 HOUR_S = 3600.0
-LOOK_H = 2.0
-"""Hours whose mean decides the class of a drawn window."""
+LOOKS_H = (0.5, 2.0)
+"""Hours whose means decide the class of a drawn window."""
 LAST_H = 12.0
 """A drawn window has this number of recorded hours: the longest races last as long."""
 APART_H = 12.0
@@ -99,8 +100,9 @@ def drawn(folder: Path, pattern: str, per_class: int, seed: int) -> list[MarketW
     random.Random(seed).shuffle(windows)
     found: dict[MarketClass, list[MarketWindow]] = {kind: [] for kind in MarketClass}
     for window in windows:
-        kind = MarketClass.of(held_slots(str(folder / window.file), window.start_h))
-        if len(found[kind]) < per_class and not any(_is_near(window, other) for other in found[kind]):
+        kinds = {MarketClass.of(held_slots(str(folder / window.file), window.start_h, hours)) for hours in LOOKS_H}
+        kind = kinds.pop()
+        if not kinds and len(found[kind]) < per_class and not any(_is_near(window, other) for other in found[kind]):
             found[kind].append(window)
     for kind, members in found.items():
         if len(members) < per_class:
@@ -128,7 +130,7 @@ def _trace(path: str) -> Trace:
     return Trace.load(path, SPOT)
 
 
-def held_slots(path: str, start_h: float, hours: float = LOOK_H) -> float:
+def held_slots(path: str, start_h: float, hours: float) -> float:
     """Mean number of nodes held from an hour on, without boots."""
     begin, end = start_h * HOUR_S, (start_h + hours) * HOUR_S
     stays = _trace(path).stays()

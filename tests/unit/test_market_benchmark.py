@@ -87,12 +87,14 @@ def test_drawn_windows_are_of_all_classes_apart_and_away_from_those_of_earlier_c
     counts(tmp_path / used.file, [(0, 8), (13, 0), (60, 8)], 100)
     with pytest.raises(InputError, match="of class scarce"):
         drawn(tmp_path, "*.csv", 1, 5)
-    counts(tmp_path / "scarce.csv", [(0, 0), (1, 1), (2, 0), (30, 1), (31, 0), (50, 1), (51, 0)], 90)
+    often = [(half / 2 + later, 1 - round(later / 0.2)) for half in range(120) for later in (0.0, 0.2)]
+    counts(tmp_path / "scarce.csv", often, 90)
     for seed in range(5):
         found = drawn(tmp_path, "*.csv", 2, seed)
         assert found == drawn(tmp_path, "*.csv", 2, seed)
-        kinds = [MarketClass.of(held_slots(str(tmp_path / window.file), window.start_h)) for window in found]
-        assert kinds == [kind for kind in MarketClass for _ in range(2)]
+        for hours in (0.5, 2.0):
+            kinds = [MarketClass.of(held_slots(str(tmp_path / window.file), window.start_h, hours)) for window in found]
+            assert kinds == [kind for kind in MarketClass for _ in range(2)]
         for one, two in zip(found[::2], found[1::2], strict=True):
             assert one.file != two.file or abs(one.start_h - two.start_h) >= 12
         assert all(window.file != used.file or window.start_h >= used.start_h + 12 for window in found)
