@@ -37,6 +37,15 @@ AUDITED = {
 class Arm(StrEnum):
     PLAIN = "plain"
     EXPLORE = "explore"
+    """Previews choose the seeds of a group."""
+    OVERSAMPLE = "oversample"
+    """A group is chosen among more finished rollouts."""
+    WHOLE = "whole"
+    """All rollouts of `oversample` are trained on: its rollout budget without selection."""
+
+
+COMPARED = ((Arm.PLAIN, Arm.EXPLORE), (Arm.PLAIN, Arm.OVERSAMPLE), (Arm.WHOLE, Arm.OVERSAMPLE))
+"""Pairs of arms whose iterations are compared."""
 
 
 class ExploreSettings(Section):
@@ -68,20 +77,40 @@ class ArmResult(SeedResult, frozen=True, kw_only=True):
     """One run of one seed of one arm."""
 
     arm: Arm
+    variant: str = ""
+    """Name of other settings of all arms (`grpo_study.py`); empty: none."""
     explore: dict[str, int | float | str] | None = None
     audits: tuple[AuditPoint, ...] = ()
     previews: int = 0
     """Total number of previews."""
+
+    @property
+    def label(self) -> str:
+        return ", ".join(part for part in (self.family, self.loss, self.variant) if part)
+
+
+class PublishedRuns(msgspec.Struct, frozen=True):
+    """A published result, of which only the runs are read."""
+
+    runs: list[ArmResult]
 
 
 def read(path: Path) -> ArmResult:
     return merge.read(path, ArmResult, "explore")
 
 
+def read_all(path: Path) -> list[ArmResult]:
+    """The run of a file, or all runs of a published result."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=PublishedRuns).runs
+    except (OSError, msgspec.DecodeError):
+        return [read(path)]
+
+
 def check_same_run(path: Path, config: RunConfig, settings: ExploreSettings) -> None:
     found = read(path)
     have, wanted = found.config, config.model_dump(mode="json")
-    if found.arm is Arm.EXPLORE:
+    if found.arm is not Arm.PLAIN:
         have = {**have, "exploration": found.explore or {}}
         wanted |= {"exploration": settings.model_dump(mode="json")}
     merge.check_same_settings(path, have, wanted)
@@ -109,7 +138,8 @@ def experiments(results: Sequence[ArmResult]) -> list[str]:
 
 def prefix_of(run: ArmResult) -> str:
     """Prefix of the run's figures: `words` for either size of words."""
-    return f"{run.family.split('-')[0]}_{run.loss}"
+    name = f"{run.family.split('-')[0]}_{run.loss}"
+    return f"{name}_{run.variant.replace('-', '_')}" if run.variant else name
 
 
 def present(results: Sequence[ArmResult], out: Path, as_json: bool, until: Mapping[str, int] | None = None) -> None:
@@ -128,11 +158,17 @@ def present(results: Sequence[ArmResult], out: Path, as_json: bool, until: Mappi
 
 def figures_of(runs: Sequence[ArmResult], until: int | None = None) -> dict[str, Figure]:
     """All figures of one experiment; ratios come from seeds that ran both arms."""
+    from benchmarks.explore.fixed_measures import fixed_figures
+
     prefix = prefix_of(runs[0])
     by_arm = {arm: {run.seed: run for run in runs if run.arm is arm} for arm in Arm}
-    both = sorted(by_arm[Arm.PLAIN].keys() & by_arm[Arm.EXPLORE].keys())
-    pairs = [(shortened(by_arm[Arm.PLAIN][seed], until), by_arm[Arm.EXPLORE][seed]) for seed in both]
-    figures = ratio_figures(prefix, pairs, until) if both else {}
+    figures: dict[str, Figure] = {}
+    for base, arm in COMPARED:
+        pairs = [(by_arm[base][seed], by_arm[arm][seed]) for seed in sorted(by_arm[base].keys() & by_arm[arm].keys())]
+        name = prefix if arm is Arm.EXPLORE else f"{prefix}_{arm.value}_vs_{base.value}"
+        if pairs:
+            figures |= ratio_figures(name, [(shortened(one, until), other) for one, other in pairs], until)
+            figures |= fixed_figures(name, base, arm, pairs)
     for arm, of_seed in by_arm.items():
         if of_seed:
             ends = [run.points[-1] for run in of_seed.values()]

@@ -10,8 +10,13 @@ from matplotlib.figure import Figure
 from benchmarks.explore.figures import Arm, ArmResult, experiments, final_score, prefix_of, shortened
 from benchmarks.lib.plot import band, save
 
-COLOURS = {Arm.PLAIN: "#0072b2", Arm.EXPLORE: "#d55e00"}
-LABELS = {Arm.PLAIN: "without exploration", Arm.EXPLORE: "with exploration"}
+COLOURS = {Arm.PLAIN: "#0072b2", Arm.EXPLORE: "#d55e00", Arm.OVERSAMPLE: "#009e73", Arm.WHOLE: "#999999"}
+LABELS = {
+    Arm.PLAIN: "without exploration",
+    Arm.EXPLORE: "with exploration",
+    Arm.OVERSAMPLE: "chosen among finished rollouts",
+    Arm.WHOLE: "trained on all of these rollouts",
+}
 AUDITED = {"captured_variance": "#009e73", "spearman": "#cc79a7"}
 
 Curves = Sequence[Sequence[tuple[int, float]]]

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.explore.figures import Arm, ArmResult, AuditPoint, ExploreSettings
+from benchmarks.explore.oversampling import Oversampler, widened
 from benchmarks.learn.figures import SeedResult
 from benchmarks.learn.run import Group, Learner, Recorder, console, train, use_device
 from spotlight.compute.rewards.in_process import scorer
@@ -174,14 +175,35 @@ def with_seeds(group: Group, seeds: Sequence[int]) -> Group:
     return replace(group, samples=samples_of(group.prompt, seeds, example.sampling, example.version))
 
 
+@dataclass(frozen=True)
+class ArmRun:
+    """One whole run of one arm, and the file of its curve."""
+
+    path: Path
+    config: RunConfig
+    arm: Arm
+    settings: ExploreSettings
+    variant: str = ""
+
+    def learner(self, pool: Scorer) -> Learner:
+        match self.arm:
+            case Arm.PLAIN:
+                return Learner(self.config, pool)
+            case Arm.EXPLORE:
+                return Explorer(self.config, pool, self.settings)
+            case Arm.OVERSAMPLE:
+                return Oversampler(self.config, pool, self.settings)
+            case Arm.WHOLE:
+                return Learner(widened(self.config, self.settings.previews), pool)
+
+
 class ArmRecorder(Recorder):
     """The curve of one seed of one arm, with its audits."""
 
-    def __init__(self, config: RunConfig, learner: Learner, arm: Arm, settings: ExploreSettings, path: Path) -> None:
-        super().__init__(config, learner.adapter.family, path)
+    def __init__(self, run: ArmRun, learner: Learner) -> None:
+        super().__init__(run.config, learner.adapter.family, run.path)
+        self.run = run
         self.learner = learner
-        self.arm = arm
-        self.settings = settings
 
     def result(self) -> SeedResult:
         plain = super().result()
@@ -189,20 +211,21 @@ class ArmRecorder(Recorder):
         explorer = self.learner if isinstance(self.learner, Explorer) else None
         return ArmResult(
             **fields,
-            arm=self.arm,
-            explore=self.settings.model_dump(mode="json") if explorer else None,
+            arm=self.run.arm,
+            variant=self.run.variant,
+            explore=None if self.run.arm is Arm.PLAIN else self.run.settings.model_dump(mode="json"),
             audits=tuple(explorer.audits) if explorer else (),
             previews=explorer.previews_drawn if explorer else 0,
         )
 
 
-def run_arm(config: RunConfig, arm: Arm, settings: ExploreSettings, path: Path) -> None:
-    """One whole run of one arm; its curve becomes `path`."""
-    use_device(config)
-    path.parent.mkdir(parents=True, exist_ok=True)
+def run_arm(run: ArmRun) -> None:
+    """Run one arm of one seed; its curve becomes its file."""
+    use_device(run.config)
+    run.path.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    with console.status("loading") as status, scorer(config.reward, config.model.device) as pool:
-        learner = Explorer(config, pool, settings) if arm is Arm.EXPLORE else Learner(config, pool)
-        train(learner, ArmRecorder(config, learner, arm, settings, path), status, f"{arm.value}, seed {config.seed}")
-    path.with_suffix(".part").replace(path)
-    console.print(f"{path}: {time.monotonic() - started:.0f} s", soft_wrap=True)
+    with console.status("loading") as status, scorer(run.config.reward, run.config.model.device) as pool:
+        learner = run.learner(pool)
+        train(learner, ArmRecorder(run, learner), status, f"{run.arm.value}, seed {run.config.seed}")
+    run.path.with_suffix(".part").replace(run.path)
+    console.print(f"{run.path}: {time.monotonic() - started:.0f} s", soft_wrap=True)

@@ -1,9 +1,11 @@
-"""Time and money to the same score: Spotlight against eight other ways to use the same kinds of GPUs, co-simulated.
+"""Time and money to the same score: Spotlight against other ways to use the same kinds of GPUs, co-simulated.
 
     python -m benchmarks.headline --family words-large --seeds 0 1 2 --device cuda --setups reserved-only spotlight
     python -m benchmarks.headline --family words-large --seeds 0 1 2 --remember runs/headline/memory
     python -m benchmarks.headline --merge runs/headline/*-seed?.json --out docs/results/headline
     python -m benchmarks.headline --same-batches --setups pipelined spotlight-fixed spotlight-pipelined ...
+    python -m benchmarks.headline --markets FOLDER --draw 3 --numerics model --seeds 10 11 --family scenes words-large
+    python -m benchmarks.headline --by-market --merge runs/headline --check runs/real --out docs/results/markets
 
 The tiny model of the family really trains (NFT) while a virtual clock charges the profile of Qwen-Image 20 B on H200s:
 4 reserved and 8 spot slots, machines lost by a trace. Every run is a cell with its own file under --out and is
@@ -15,18 +17,23 @@ A trace is a shipped name or a file, with `@H` to begin at hour H. Settings of t
 setup has those with which it is quickest: groups, timesteps, prompts and updates were chosen in sweeps of one or two
 seeds by the hours that `reserved-only` takes; previews, and the prompts and updates of setups that explore, by the
 hours that `spotlight-fixed` takes (benchmarks/batches/). With `--same-batches` all learn in those of `reserved-only`.
+
+With `--markets` every task runs on windows of the traces of a folder (`market_windows.py` has the rule of `--draw`), in
+`--jobs` processes. `--by-market` reports such cells by the spot slots that a race held (`market_figures.py`).
 """
 
 import argparse
+from itertools import product
 from pathlib import Path
 
 from benchmarks.headline.setups import EXPLORING, PROFILES, SETUPS, TASKS
 from benchmarks.lib.command import parser, start
+from benchmarks.lib.parallel import add_jobs
 
 
 def arguments() -> argparse.Namespace:
     flags = parser("headline", __doc__, out=Path("runs/headline"))
-    flags.add_argument("--family", choices=tuple(TASKS), default="words-large")
+    flags.add_argument("--family", nargs="+", choices=tuple(TASKS), default=["words-large"])
     flags.add_argument("--seeds", type=int, nargs="+", default=[0])
     flags.add_argument("--setups", nargs="+", choices=SETUPS, default=list(SETUPS))
     flags.add_argument("--profiles", nargs="+", default=list(PROFILES))
@@ -37,24 +44,46 @@ def arguments() -> argparse.Namespace:
     flags.add_argument("--same-batches", action="store_true", help="setups that explore learn in the others' batches")
     flags.add_argument("--set", dest="overrides", nargs="*", default=[], metavar="SECTION.KEY=VALUE")
     flags.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="join cells instead of running")
-    flags.add_argument("--ours", choices=EXPLORING, default="spotlight", help="with --merge: the setup compared")
+    flags.add_argument("--ours", choices=EXPLORING, default="spotlight-fixed", help="the setup that others compare to")
     flags.add_argument("--numbers", default="", help="with --merge: where remembered numbers had been computed")
+    markets = flags.add_argument_group("races over many markets")
+    markets.add_argument(
+        "--markets", type=Path, metavar="FOLDER", help="of trace files; --traces and --setups are unused"
+    )
+    markets.add_argument("--files", default="*.csv", metavar="GLOB", help="the folder's traces; default *.csv")
+    markets.add_argument("--offsets", type=float, nargs="+", metavar="HOUR", help="every file from these hours on")
+    markets.add_argument("--windows", type=Path, metavar="FILE", help="CSV of the windows: file,start_h")
+    markets.add_argument("--draw", type=int, metavar="N", help="draw N windows of each class of capacity")
+    markets.add_argument("--draw-seed", type=int, default=0)
+    markets.add_argument("--by-market", action="store_true", help="with --merge: report by spot slots held")
+    markets.add_argument("--check", type=Path, metavar="FOLDER", help="with --by-market: cells with real numbers")
+    add_jobs(markets)
     return flags.parse_args()
 
 
 def main() -> None:
     args = arguments()
+    if args.by_market:
+        from benchmarks.headline.market_runs import present
+
+        present(args.merge or [args.out], args.check, args)
+        return
     if args.merge:
         from benchmarks.headline import cells, figures
 
         found = [cells.read(path) for path in args.merge]
         figures.present(found, args.ours, args.numbers, args.out, args.json)
         return
+    if args.markets:
+        from benchmarks.headline.market_runs import run_markets
+
+        run_markets(args)
+        return
     from benchmarks.headline.run import run_seed
 
     args.out.mkdir(parents=True, exist_ok=True)
-    for seed in args.seeds:
-        run_seed(args, seed)
+    for family, seed in product(args.family, args.seeds):
+        run_seed(argparse.Namespace(**{**vars(args), "family": family}), seed)
 
 
 if __name__ == "__main__":

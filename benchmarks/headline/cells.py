@@ -49,6 +49,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     hardware: str
     seconds: float
     """Seconds of the computation."""
+    processor_s: float = 0.0
+    """Of these, on a processor; 0 in old cells."""
     numerics: str = "real"
     settings: str = ""
     """Digest of the resolved recipe; empty in old cells."""

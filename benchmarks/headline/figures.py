@@ -25,7 +25,10 @@ from spotlight.surface.compare import Curve, Reached, to_target
 
 BUSY = ("pipelined", "spotlight-fixed", "spotlight", "spotlight-pipelined")
 """Setups that use time in which the rivals' slots are idle."""
-RIVALS = ("reserved-only", "spot-no-explore", "explore-inline", "on-demand", "on-demand-all")
+RIVALS = (
+    *("reserved-only", "spot-no-explore", "explore-inline", "on-demand", "on-demand-all"),
+    *("reserved-explore", "on-demand-explore"),
+)
 KIN = ("pipelined", "spotlight-fixed", "spotlight-pipelined")
 """Overlap alone, exploration alone, and both; compared with ours if they ran."""
 SHARES = (0.25, 0.5, 0.75, 1.0)

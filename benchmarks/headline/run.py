@@ -3,13 +3,14 @@
 import shutil
 import time
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks.headline import cells
 from benchmarks.headline.cells import Cell
-from benchmarks.headline.setups import EXPLORING, MARKET, SAME_FOR_ALL, STEADY, TASKS, WITHOUT_SPOT
+from benchmarks.headline.setups import EXPLORING, MARKET, STEADY, TASKS, WITHOUT_SPOT, changes_of, recipe_of
 from benchmarks.lib import merge
 from benchmarks.lib.provenance import provenance
 from spotlight.control.market.prices import PriceTable
@@ -32,12 +33,17 @@ def run_seed(args: Namespace, seed: int) -> None:
         for profile in args.profiles
         for trace in ([STEADY] if setup in WITHOUT_SPOT else args.traces)
     ]
+    run_cells(args, seed, wanted)
+
+
+def run_cells(args: Namespace, seed: int, wanted: Sequence[tuple[str, str, str]]) -> None:
+    """Run the cells (profile, trace, setup) that have no file; they share numbers."""
     contests = {cell: contest_of(args, *cell, seed) for cell in wanted}
     open_cells = [cell for cell in wanted if not is_done(args, contests[cell], *cell, seed)]
     if not open_cells:
         return
     contests = {cell: contests[cell] for cell in open_cells}
-    first = contests[open_cells[0]].config(open_cells[0][2], seed)
+    first = contests[open_cells[0]].config(recipe_of(open_cells[0][2]), seed)
     remembered = args.remember / f"{args.family}-seed{seed}.msgpack" if args.remember else None
     if remembered:
         remembered.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +64,11 @@ def is_done(args: Namespace, contest: Contest, profile: str, trace: str, setup: 
 
 
 def settings_of(contest: Contest, setup: str, seed: int) -> str:
-    return config_digest(contest.config(setup, seed).model_dump(mode="json"))
+    """Digest of the settings; a trace counts by its own digest, wherever its file is."""
+    found = contest.config(recipe_of(setup), seed).model_dump(mode="json")
+    if contest.assumed.trace is not None:
+        found["market"]["trace"] = digest_of(contest.assumed.trace)
+    return config_digest(found)
 
 
 def contest_of(args: Namespace, profile: str, trace: str, setup: str, seed: int) -> Contest:
@@ -66,12 +76,12 @@ def contest_of(args: Namespace, profile: str, trace: str, setup: str, seed: int)
     name, _, hour = trace.partition("@")
     batches = () if args.same_batches else task.batches
     exploring = (*task.exploring, *batches) if setup in EXPLORING else ()
-    changes = [*task.common, *exploring, *SAME_FOR_ALL.get(setup, ()), f"model.device={args.device}"]
+    changes = [*task.common, *exploring, *changes_of(setup), f"model.device={args.device}"]
     if trace != STEADY:
         changes += [*MARKET, f"market.start_h={hour or 0}"]
     return Contest(
         task=task.recipe,
-        setups=(setup,),
+        setups=(recipe_of(setup),),
         seeds=(seed,),
         overrides=(*changes, *(each for each in args.overrides if not (setup in WITHOUT_SPOT and is_spot(each)))),
         assumed=Assumed(
@@ -91,9 +101,11 @@ def is_spot(override: str) -> bool:
 def run_cell(
     args: Namespace, contest: Contest, profile: str, trace: str, setup: str, seed: int, numerics: Numerics
 ) -> None:
-    began, name = time.monotonic(), cell_name(args.family, profile, trace, setup, seed)
-    config = contest.config(setup, seed)
-    folder = run_one(contest, setup, config, numerics, lambda *_: None)
+    began, worked, name = time.monotonic(), time.process_time(), cell_name(args.family, profile, trace, setup, seed)
+    # A run that was interrupted cannot be resumed.
+    shutil.rmtree(contest.folder, ignore_errors=True)
+    recipe = recipe_of(setup)
+    folder = run_one(contest, recipe, contest.config(recipe, seed), numerics, lambda *_: None)
     found = cells.read_run(folder)
     cell = Cell(
         family=args.family,
@@ -102,19 +114,20 @@ def run_cell(
         profile=profile,
         profile_digest=contest.assumed.profile.digest,
         trace=stem(trace),
-        trace_digest="" if trace == STEADY else Trace.load(trace.partition("@")[0]).digest,
+        trace_digest="" if contest.assumed.trace is None else digest_of(contest.assumed.trace),
         iterations=found.iterations,
         losses=found.losses,
         previews=found.previews,
         points=found.points,
         seconds=time.monotonic() - began,
+        processor_s=time.process_time() - worked,
         numerics=str(args.numerics),
         settings=settings_of(contest, setup, seed),
         **provenance(),
     )
     merge.write(args.out / f"{name}.json", cell)
     # A journal of thousands of previews is large, and only the curve is needed.
-    shutil.rmtree(folder.path)
+    shutil.rmtree(contest.folder)
     last = cell.points[-1]
     console.print(
         f"{name}: {last.score:.3f} after {last.iteration} iterations and {last.hours:.2f} h, {cell.losses} losses, "
@@ -124,9 +137,15 @@ def run_cell(
     )
 
 
+def digest_of(trace: str) -> str:
+    """Digest of a trace, or of several that are joined."""
+    return "+".join(Trace.load(part).digest for part in trace.split("+"))
+
+
 def stem(trace: str) -> str:
+    """The trace without folders."""
     name, _, hour = trace.partition("@")
-    return f"{Path(name).stem}{f'@{hour}' if hour else ''}"
+    return "+".join(Path(part).stem for part in name.split("+")) + (f"@{hour}" if hour else "")
 
 
 def cell_name(family: str, profile: str, trace: str, setup: str, seed: int) -> str:

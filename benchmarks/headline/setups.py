@@ -22,9 +22,16 @@ PROFILES = ("h200-qwen-image-512", "h200-qwen-image-1280")
 SETUPS = (
     *("reserved-only", "spot-no-explore", "on-demand", "on-demand-all", "pipelined"),
     *("explore-inline", "spotlight-fixed", "spotlight", "spotlight-pipelined"),
+    *("reserved-explore", "on-demand-explore", "spotlight-fixed-fallback", "spotlight-fallback"),
 )
-WITHOUT_SPOT = ("reserved-only", "on-demand", "on-demand-all")
-EXPLORING = ("explore-inline", "spotlight-fixed", "spotlight", "spotlight-pipelined")
+WITHOUT_SPOT = ("reserved-only", "on-demand", "on-demand-all", "reserved-explore", "on-demand-explore")
+EXPLORING = (
+    *("explore-inline", "spotlight-fixed", "spotlight", "spotlight-pipelined"),
+    *("reserved-explore", "on-demand-explore", "spotlight-fixed-fallback", "spotlight-fallback"),
+)
+FALLBACK = "-fallback"
+"""Suffix of a setup that rents stand-ins for missing spot machines."""
+FALLBACK_SETTINGS = ("market.fallback_s=300",)
 MARKET = ("market.notice_s=30", "market.boot_s=120")
 """GCP's notice and a boot of two minutes, which traces of counts do not have."""
 COMMON = ("rollout.group_size=4", "algorithm.timesteps_per_sample=2", "eval.every=5", "output.checkpoint_every=20")
@@ -61,10 +68,22 @@ FIXED = ("deterministic=true", "pipeline.least_groups=8")
 """Half of all groups are stale, independent of the clock, and parts have 8 groups."""
 SAME_FOR_ALL = {
     "spotlight-fixed": ("explore.overrun=10",),
+    "on-demand-explore": ("explore.overrun=10",),
+    "spotlight": ("explore.candidates=1", "explore.scouts=0"),
     "spotlight-pipelined": ("explore.plan=fixed", *FIXED),
     "pipelined": FIXED,
 }
 """Fixed plans are always awaited, so that the clock depends on machines and the learning does not; the bandit plans for
-the available time."""
+the available time, and for the prompts that are rolled out."""
 STEADY = "steady"
-"""The trace of setups that have no spot machines."""
+"""The trace of setups that have no spot machines, and of spot machines that are never lost."""
+
+
+def recipe_of(setup: str) -> str:
+    """The recipe of a setup: that of the setup without its fallback."""
+    return setup.removesuffix(FALLBACK)
+
+
+def changes_of(setup: str) -> tuple[str, ...]:
+    """Settings of a setup in every task."""
+    return (*SAME_FOR_ALL.get(recipe_of(setup), ()), *(FALLBACK_SETTINGS if setup.endswith(FALLBACK) else ()))

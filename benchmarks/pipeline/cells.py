@@ -24,6 +24,8 @@ LEARNING = "words-large-nft"
 GROUP = 16
 GRADIENT_BYTES = 1_699_000_000
 """Bytes of the gradients of adapters of rank 64, as in the profiles."""
+POOLS = (6, 16, 24, 32)
+"""Ranks of pools that the profiles have no optimizer step of."""
 SETTLED = (2, 4)
 """The period of a run is measured between the ends of these iterations; the run has one more."""
 SETTLED_AHEAD = (6, 18)
@@ -133,7 +135,7 @@ def profile_of(name: str) -> Profile:
     profile = Profile.load(name)
     times = profile.operations[Operation.OPTIMIZER_STEP]
     (alone,) = (point for point in times.points if point.degree == 1)
-    more = gangs(alone, GRADIENT_BYTES, degrees=(32,))
+    more = gangs(alone, GRADIENT_BYTES, degrees=POOLS)
     wider = msgspec.structs.replace(times, series=(*times.series, more))
     return msgspec.structs.replace(profile, operations={**profile.operations, Operation.OPTIMIZER_STEP: wider})
 

@@ -1,10 +1,12 @@
 """Outcomes by cell and row, and the figures over all cells."""
 
+import statistics
 from collections.abc import Iterable, Sequence
 
 import msgspec
 from rich.table import Table
 
+from benchmarks.lib.bootstrap import interval
 from benchmarks.lib.figures import Figure
 from benchmarks.pipeline.cells import COLOCATED, Cell, Row
 from spotlight.control.profiles import Operation, Profile, Provenance
@@ -78,12 +80,10 @@ def columns_of(outcomes: Sequence[Outcome]) -> list[Column]:
 
 def figures_of(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
     columns = columns_of(outcomes)
-    alike = [column for column in columns if column.colocated is not None]
     best = max(columns, key=lambda column: column.speed_up)
     shares = [(row.share, row) for column in columns for row in column.rows if row.share is not None]
     ratios = [ratio for column in columns for ratio in column.ratios()]
     worst_share, worst = min(shares, key=lambda each: each[0])
-    pooled = [column.colocated.seconds / column.best.seconds for column in alike if column.colocated is not None]
     return {
         "best_speedup_vs_serial": Figure(
             value=best.speed_up,
@@ -92,7 +92,6 @@ def figures_of(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
             unit=f"times the samples per GPU-hour of disaggregated-serial; {best.serial.cell.name}; low is the worst "
             f"cell; its ceiling allows {best.serial.seconds / (best.best.ceiling_s or 1):.2f}",
         ),
-        "median_speedup_vs_serial": Figure.median([column.speed_up for column in columns], "over all cells"),
         "worst_row_ratio": Figure(value=min(ratios), low=min(ratios), high=max(ratios), unit="a row to the one before"),
         "worst_share_of_ceiling": Figure(
             value=worst_share,
@@ -101,22 +100,52 @@ def figures_of(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
             unit=f"of the row's arithmetic ceiling; {worst.row} at {worst.cell.name}",
         ),
         "rows_below_share_goal": _count([share < SHARE_GOAL for share, _ in shares], f"rows below {SHARE_GOAL:g}"),
-        "speedup_vs_colocated": Figure.median(pooled, "all switches on, to a colocated pool with its changes of role"),
-        "speedup_vs_colocated_overhead_free": Figure.median(
-            [column.best.bound_s / column.best.seconds for column in columns],
-            "all switches on, to a pool without any overhead: 1 is the bound",
-        ),
-        "bound_vs_serial": Figure.median(
-            [column.serial.seconds / (column.best.ceiling_s or 1) for column in columns],
-            "times disaggregated-serial that the ceiling with all switches allows: below 2.1 they cannot reach that",
-        ),
+        **{name: Figure.median(values, MEDIANS[name]) for name, values in values_of(columns).items() if values},
+    }
+
+
+MEDIANS = {
+    "median_speedup_vs_serial": "over all cells",
+    "speedup_vs_colocated": "all switches on, to a colocated pool with its changes of role",
+    "speedup_vs_colocated_overhead_free": "all switches on, to a pool without any overhead: 1 is the bound",
+    "bound_vs_serial": "times disaggregated-serial that the ceiling with all switches allows: below 2.1 they cannot "
+    "reach that",
+    **{f"ratio_{row.name.lower()}": f"{row} to before" for row in list(Row)[1:]},
+}
+"""Figures that are medians over cells, with their units."""
+
+
+def values_of(columns: Sequence[Column]) -> dict[str, list[float]]:
+    """The values of every median, one per cell; a pool of unequal slots has none."""
+    pools = [(column.colocated, column.best) for column in columns if column.colocated is not None]
+    return {
+        "median_speedup_vs_serial": [column.speed_up for column in columns],
+        "speedup_vs_colocated": [pool.seconds / best.seconds for pool, best in pools],
+        "speedup_vs_colocated_overhead_free": [column.best.bound_s / column.best.seconds for column in columns],
+        "bound_vs_serial": [column.serial.seconds / (column.best.ceiling_s or 1) for column in columns],
         **{
-            f"ratio_{row.name.lower()}": Figure.median(
-                [column.ratios()[place] for column in columns], f"{row} to before"
-            )
+            f"ratio_{row.name.lower()}": [column.ratios()[place] for column in columns]
             for place, row in enumerate(list(Row)[1 : len(columns[0].rows)])
         },
     }
+
+
+def random_figures_of(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
+    """The same figures over cells drawn at random, and the spread of every median: quartiles of the cells, and the
+    interval in which the median of another such draw would be."""
+    figures = {f"random_{name}": figure for name, figure in figures_of(outcomes).items()}
+    for name, values in values_of(columns_of(outcomes)).items():
+        if values:
+            middle, unit = statistics.median(values), MEDIANS[name]
+            first, _, third = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+            low, high = interval(values, statistics.median)
+            figures[f"random_{name}_quartiles"] = Figure(
+                value=middle, low=first, high=third, unit=f"{unit}; quartiles of {len(values)} settings"
+            )
+            figures[f"random_{name}_interval"] = Figure(
+                value=middle, low=low, high=high, unit=f"{unit}; median and its 95 % interval over settings"
+            )
+    return figures
 
 
 def _count(hits: Sequence[bool], unit: str) -> Figure:

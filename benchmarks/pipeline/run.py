@@ -1,16 +1,22 @@
-"""The cells of the benchmark, and every row of a cell with its best choices."""
+"""The cells of the benchmark, and every row of a cell with its best choices: one task and one file each."""
 
-import os
+import re
+import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import product
+from pathlib import Path
 
-from rich.console import Console
-from rich.progress import track
+import msgspec
 
+from benchmarks.lib import merge
+from benchmarks.lib.parallel import run_all
+from benchmarks.lib.provenance import provenance
 from benchmarks.pipeline.ceilings import ceiling_s, colocated_s
 from benchmarks.pipeline.cells import COLOCATED, Cell, Loss, Machines, Row, Setting, best
 from benchmarks.pipeline.figures import Outcome
+from spotlight.control.profiles import Profile
+from spotlight.core.errors import InputError
 
 PROFILES = ("h200-qwen-image-512", "h200-qwen-image-1280")
 MACHINES = (Machines(4, 8), Machines(8, 24))
@@ -38,30 +44,77 @@ def cells() -> list[Cell]:
     return plain + [Cell(profile, SLOWER, setting) for profile, setting in product(PROFILES, SLOWER_SETTINGS)]
 
 
-def outcomes_of(cell: Cell, seed: int) -> list[Outcome]:
-    """The outcome of every row with its best choices."""
-    names = [*Row, COLOCATED] if cell.machines.speed == 1.0 else list(Row)
-    found = []
-    for row in names:
-        chosen = best(cell, row, seed)
-        found.append(
-            Outcome(
-                cell=cell,
-                row=str(row),
-                seed=seed,
-                rows=chosen.rows,
-                units=chosen.units,
-                seconds=chosen.seconds,
-                ceiling_s=ceiling_s(cell, Row(row)) if row != COLOCATED else None,
-                bound_s=colocated_s(cell),
-            )
-        )
-    return found
+class RowTask(msgspec.Struct, frozen=True):
+    """One row of one cell with one seed."""
+
+    cell: Cell
+    row: str
+    seed: int
+
+    def path(self, folder: Path) -> Path:
+        plain = re.sub(r"[^a-z0-9.+]+", "-", f"{self.cell.name} {self.row}".lower())
+        return folder / f"{plain}-seed{self.seed}.json"
+
+    @property
+    def size(self) -> float:
+        """Grows with the seconds that the task takes: steps of an iteration, and more iterations with asynchrony."""
+        setting, many = self.cell.setting, 12.0 if self.row == Row.ASYNC else 1.0
+        return many * setting.samples * (setting.steps + setting.timesteps)
 
 
-def outcomes_of_all(cells: Sequence[Cell], seeds: Sequence[int]) -> list[Outcome]:
-    cases = list(product(cells, seeds))
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as processes:
-        found = processes.map(outcomes_of, *zip(*cases, strict=True))
-        shown = track(found, "cells", len(cases), console=Console(stderr=True))
-        return [outcome for each in shown for outcome in each]
+class RowDone(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a task, and how it was made."""
+
+    outcome: Outcome
+    profile_digest: str
+    processor_s: float
+    commit: str
+    date: str
+    hardware: str
+
+    @property
+    def seed(self) -> int:
+        return self.outcome.seed
+
+
+def tasks_of(cells: Sequence[Cell], seeds: Sequence[int]) -> list[RowTask]:
+    return [
+        RowTask(cell, str(row), seed)
+        for cell, seed in product(cells, seeds)
+        for row in ([*Row, COLOCATED] if cell.machines.speed == 1.0 else list(Row))
+    ]
+
+
+def run_task(folder: Path, task: RowTask) -> None:
+    began = time.process_time()
+    cell, row = task.cell, task.row
+    chosen = best(cell, row if row == COLOCATED else Row(row), task.seed)
+    outcome = Outcome(
+        cell=cell,
+        row=row,
+        seed=task.seed,
+        rows=chosen.rows,
+        units=chosen.units,
+        seconds=chosen.seconds,
+        ceiling_s=ceiling_s(cell, Row(row)) if row != COLOCATED else None,
+        bound_s=colocated_s(cell),
+    )
+    digest = Profile.load(cell.profile).digest
+    spent = time.process_time() - began
+    merge.write(task.path(folder), RowDone(outcome=outcome, profile_digest=digest, processor_s=spent, **provenance()))
+
+
+def run_missing(tasks: Sequence[RowTask], folder: Path, jobs: int) -> list[RowDone]:
+    """Run the tasks that have no file, the largest first so that none is left alone at the end; return all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    open_tasks = [task for task in tasks if not task.path(folder).exists()]
+    run_all(partial(run_task, folder), sorted(open_tasks, key=lambda task: -task.size), jobs, "rows")
+    return [read_done(task, folder) for task in tasks]
+
+
+def read_done(task: RowTask, folder: Path) -> RowDone:
+    path = task.path(folder)
+    done = merge.read(path, RowDone, "pipeline")
+    if (done.outcome.cell, done.profile_digest) != (task.cell, Profile.load(task.cell.profile).digest):
+        raise InputError(f"{path} was made with another setting or profile; choose another --cells, or delete it.")
+    return done

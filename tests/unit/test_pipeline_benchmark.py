@@ -1,7 +1,10 @@
 """`benchmarks/pipeline/`: ceilings that nothing passes, rows that never lose, and figures that name their cell."""
 
 import json
+import shutil
+import tempfile
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -19,15 +22,21 @@ from benchmarks.pipeline.cells import (
     quickest,
     sensible_rows,
 )
-from benchmarks.pipeline.figures import Outcome, columns_of, figures_of, modelled, ranks_of
+from benchmarks.pipeline.figures import Outcome, columns_of, figures_of, modelled, random_figures_of, ranks_of
+from benchmarks.pipeline.random_cells import GRID, drawn
 from spotlight.control.profiles import Operation, Profile
+from spotlight.core.errors import InputError
 
 SMALL = Cell("h200-qwen-image-512", Machines(4, 8), Setting(4, 10, 2))
 
 
 @cache
 def outcomes() -> list[Outcome]:
-    return pipeline.outcomes_of(SMALL, 0)
+    folder = Path(tempfile.mkdtemp())
+    try:
+        return [done.outcome for done in pipeline.run_missing(pipeline.tasks_of([SMALL], [0]), folder, jobs=1)]
+    finally:
+        shutil.rmtree(folder)
 
 
 def outcome(row: str, seconds: float, ceiling_s: float | None = 1.0, cell: Cell = SMALL) -> Outcome:
@@ -145,3 +154,64 @@ def test_operations_that_were_not_measured_are_named():
     ranks = ranks_of([outcome(Row.SERIAL, 2.0), outcome(COLOCATED, 2.0, None)])
     names = modelled(profile_of(SMALL.profile), ranks)
     assert names == ["optimizer_step of 4 ranks", "optimizer_step of 12 ranks"]
+
+
+def test_a_longer_random_list_begins_with_the_shorter_and_holds_no_chosen_cell():
+    chosen = pipeline.cells()
+    few, more = drawn(5, 3, without=chosen), drawn(60, 3, without=chosen)
+    assert more[:5] == few
+    assert len(set(more)) == 60
+    assert not set(more) & set(chosen)
+    assert more[:5] != drawn(5, 4, without=chosen)
+
+
+def test_random_cells_cover_the_grid_and_can_all_be_simulated():
+    cells = drawn(200, 0)
+    assert {cell.setting.steps for cell in cells} == set(GRID["steps"])
+    assert {cell.machines.trainers for cell in cells} == set(GRID["trainers"])
+    assert {cell.setting.loss for cell in cells} == set(GRID["loss"])
+    assert all(cell.setting.updates <= cell.setting.prompts for cell in cells)
+    assert all(cell.setting.timesteps <= cell.setting.steps for cell in cells)
+    assert all(sensible_rows(cell, row) for cell in cells for row in (*Row, COLOCATED))
+    steps = {point.degree for point in profile_of(SMALL.profile).operations[Operation.OPTIMIZER_STEP].points}
+    assert {ranks for cell in cells for ranks in (cell.machines.trainers, cell.machines.slots)} <= steps
+
+
+def test_rows_that_have_a_file_are_not_simulated_again(tmp_path, monkeypatch):
+    few = Cell(SMALL.profile, Machines(2, 2), Setting(2, 2, 1))
+    tasks = [task for task in pipeline.tasks_of([few], [0]) if task.row in (Row.SERIAL, Row.GAP)]
+    both = pipeline.run_missing(tasks, tmp_path, jobs=1)
+    tasks[1].path(tmp_path).unlink()
+    simulated, simulate = [], pipeline.run_task
+    monkeypatch.setattr(pipeline, "run_task", lambda folder, task: (simulated.append(task), simulate(folder, task)))
+    again = pipeline.run_missing(tasks, tmp_path, jobs=1)
+    assert simulated == tasks[1:]
+    assert [done.outcome for done in again] == [done.outcome for done in both]
+    assert both[0].outcome.seconds >= both[1].outcome.seconds
+    assert all(done.processor_s > 0 for done in both)
+
+
+def test_rows_of_another_profile_are_refused(tmp_path):
+    (task, *_) = pipeline.tasks_of([Cell(SMALL.profile, Machines(2, 2), Setting(2, 2, 1))], [0])
+    pipeline.run_missing([task], tmp_path, jobs=1)
+    path = task.path(tmp_path)
+    path.write_text(path.read_text().replace(Profile.load(SMALL.profile).digest, "0" * 16))
+    with pytest.raises(InputError, match="another setting or profile"):
+        pipeline.run_missing([task], tmp_path, jobs=1)
+
+
+def test_random_figures_have_quartiles_and_an_interval_narrower_than_the_extremes():
+    cells = [Cell(SMALL.profile, SMALL.machines, Setting(prompts, 10, 2)) for prompts in range(2, 22)]
+    found = []
+    for number, cell in enumerate(cells):
+        found += [outcome(row, (2.0 + number / 10) / (place + 1), 0.1, cell) for place, row in enumerate(Row)]
+        found += [outcome(COLOCATED, 1.0 + number, None, cell)]
+    figures = random_figures_of(found)
+    assert figures["random_median_speedup_vs_serial"].value == pytest.approx(5.0)
+    least, most = figures["random_speedup_vs_colocated"].low, figures["random_speedup_vs_colocated"].high
+    quartiles, middle = (
+        figures["random_speedup_vs_colocated_quartiles"],
+        figures["random_speedup_vs_colocated_interval"],
+    )
+    assert least < quartiles.low < middle.low < middle.value < middle.high < quartiles.high < most
+    assert "20 settings" in quartiles.unit
