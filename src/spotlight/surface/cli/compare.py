@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     from spotlight.surface.compare import Comparison, Curve
 
-SETUPS = "reserved-only,spot-no-explore,on-demand,on-demand-all,explore-inline,spotlight-fixed,spotlight"
+SETUPS = (
+    "reserved-only,reserved-explore,spot-no-explore,on-demand,on-demand-all,on-demand-explore,explore-inline,"
+    "spotlight-fixed,spotlight"
+)
 
 
 def compare(
