@@ -268,7 +268,8 @@ class MarketConfig(Section):
     """Trace of the spot nodes, and prices of all nodes."""
 
     trace: str | None = None
-    """Name of a shipped trace, or a file; None keeps every spot node for the whole run. Unused without spot nodes."""
+    """Name of a shipped trace, or a file; None keeps every spot node for the whole run. Unused without spot nodes.
+    Several joined by `+` are zones, each with an even share of the spot nodes."""
     start_h: float = Field(default=0.0, ge=0)
     """Hour of the trace at which its replay begins; nodes that are up then start at once."""
     speed: float = Field(default=1.0, gt=0)
