@@ -117,7 +117,8 @@ class ExploreConfig(Section):
     """Time that planned previews may run after training, as a share of its time; unfinished ones are then discarded.
     Where no slot is free beside training, a fixed plan is drawn in this time alone. `auto` is 0 while no slot is
     missing. With missing slots, previews are planned after training too, on all slots, as far as their expected gain is
-    worth their seconds (`shortage.py`); where none are worth it, the run does not explore."""
+    worth their seconds (`shortage.py`); where none are worth it, the run does not explore. With `candidates` above 1 or
+    `pipeline.asynchrony` it is always 0, because the gain is then not known."""
     margin: float = Field(default=-0.1, gt=-1, lt=1)
     """Share of the predicted training time that a learned plan leaves unused. Below 0 it holds more previews than are
     predicted to fit: an unfinished preview costs nothing when training ends, an idle slot does. Where training would
