@@ -114,6 +114,7 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _market_has_its_nodes(self) -> Self:
         self.cluster.check_market(self.market)
+        self.budget.check_fallback(self.market)
         trace = self.market.replayed(self.cluster.spot)
         names = [spec.name for spec in self.cluster.spot_nodes()]
         unknown = [name for name in trace.nodes if name not in names] if trace is not None else []

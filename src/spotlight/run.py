@@ -169,7 +169,8 @@ class Run:
     async def _work(self, wired: Wired, pool: Pool, stopping: Stopping) -> None:
         hub, cluster, market = wired.hub, self.config.cluster, self.config.market
         hub.kill = pool.kill_worker
-        stand_ins = StandIns.of(cluster, market, pool, haste=market.speed)
+        purse = self._budget.purse(self.config.iterations, cluster, market, self.prices)
+        stand_ins = StandIns.of(cluster, market, pool, market.speed, purse)
         self.run_log.watchers.append(stand_ins.observe)
         jobs = (
             hub.tick_forever(),
@@ -322,8 +323,7 @@ def check(config: RunConfig, prices: PriceTable) -> None:
             "reward.processes is 0, but the workers of a run leave scoring to reward processes; set it to at least 1."
         )
     _check_working_folder()
-    facts = facts_of(config.model.name)
-    check_model(config, facts)
+    check_model(config, facts := facts_of(config.model.name))
     check_speed(config, facts)
     prices.require(config.market.billed_by(config.cluster.spot, config.cluster.fleet))
 

@@ -89,3 +89,21 @@ def test_reserved_slot_continues_alone_without_a_fallback_time(tmp_path: Path):
     records = run(tmp_path)
     assert stays(records, "stand-in") == []
     assert not any(line.stands_in for line in RunView.of(records).bill(PriceTable.load()).lines)
+
+
+def test_auto_rents_stand_ins_only_for_a_deadline_that_would_be_missed(tmp_path: Path):
+    """Without stand-ins the run takes 0.40 h, with them 0.37 h."""
+    ends = {}
+    for name, hours in (("late", 0.38), ("in time", 0.6)):
+        (tmp_path / name).mkdir()
+        records = run(tmp_path / name, "market.fallback_s=auto", f"budget.max_hours={hours}")
+        ends[name] = records[-1].at
+        rented = [came for came, _ in stays(records, "stand-in")]
+        assert bool(rented) is (name == "late")
+        assert all(came >= AWAY_S + FALLBACK_S for came in rented)
+    assert ends["late"] < 0.38 * 3600 < ends["in time"]
+
+
+def test_auto_rents_nothing_that_the_money_does_not_cover(tmp_path: Path):
+    records = run(tmp_path, "market.fallback_s=auto", "budget.max_hours=0.42", "budget.max_dollars=6")
+    assert stays(records, "stand-in") == []

@@ -114,8 +114,9 @@ def _problems_of_verb(words: list[str]) -> list[str]:
     settings = [word.partition("=")[0] for word in rest if "=" in word and not word.startswith("--")]
     problems += [f"there is no setting '{name}'" for name in settings if not is_setting(name)]
     for option, value in pairwise(rest):
-        if option in SHIPPED and value.islower() and not (ASSETS / SHIPPED[option].format(value)).is_file():
-            problems.append(f"the package has no '{value}' for {option}")
+        if option in SHIPPED and value.islower():
+            missing = [name for name in value.split("+") if not (ASSETS / SHIPPED[option].format(name)).is_file()]
+            problems += [f"the package has no '{name}' for {option}" for name in missing]
     recipe = next(iter(rest), "")
     if verb in TAKES_RECIPE and recipe.islower() and not recipe.startswith("--"):
         problems += [f"there is no recipe '{name}'" for name in recipe.split("+") if name not in recipes()]

@@ -14,10 +14,12 @@ from spotlight.core.types import SamplerKind
 
 SETUPS = {
     "reserved-only": (4, 0, 4, False),
+    "reserved-explore": (4, 0, 4, True),
     "spot-no-explore": (4, 8, 4, False),
     "explore-inline": (4, 8, 4, True),
     "on-demand": (12, 0, 4, False),
     "on-demand-all": (12, 0, 12, False),
+    "on-demand-explore": (12, 0, 4, True),
     "spotlight": (4, 8, 4, True),
     "spotlight-fixed": (4, 8, 4, True),
     "spotlight-pipelined": (4, 8, 4, True),

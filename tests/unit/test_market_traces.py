@@ -301,3 +301,36 @@ def test_start_after_the_end_of_the_trace_is_refused_in_one_sentence(tmp_path: P
     path = written(tmp_path, "t_s,n\n0,2\n7200,0\n")
     with pytest.raises(ConfigError, match=r"market.start_h is 2 but the trace .* is 2.00 hours long"):
         MarketConfig(trace=str(path), start_h=2.0).replayed(nodes=2)
+
+
+def test_several_traces_share_the_nodes_evenly_and_each_follows_its_own(tmp_path: Path):
+    early = written(tmp_path, "t_s,n\n0,9\n600,0\n3600,0\n", "early.csv")
+    late = written(tmp_path, "t_s,n\n0,0\n600,1\n1200,9\n1800,9\n", "late.csv")
+    trace = MarketConfig(trace=f"{early}+{late}", notice_s=30).replayed(5)
+    assert held_at(trace, 0) == ["spot-1", "spot-2", "spot-3"]
+    assert held_at(trace, 600) == ["spot-4"]
+    assert held_at(trace, 1200) == ["spot-4", "spot-5"]
+    assert (trace.name, trace.seconds) == ("early+late", 3600)
+    assert {event.time_s for event in trace.events if event.event is Happening.NOTICE} == {570}
+    later = MarketConfig(trace=f"{early}+{late}", start_h=1000 / 3600).replayed(5)
+    assert held_at(later, 0) == ["spot-4"]
+
+
+def test_joined_traces_have_a_digest_of_all_their_files(tmp_path: Path):
+    files = [written(tmp_path, f"t_s,n\n0,{count}\n600,1\n", f"zone{count}.csv") for count in (2, 3, 4)]
+    joined = {Trace.load(f"{one}+{other}", 2).digest for one in files for other in files}
+    assert len(joined) == 9
+    assert Trace.load(f"{files[0]}+{files[1]}").nodes == [f"spot-{number}" for number in range(1, 6)]
+
+
+def test_file_with_a_plus_in_its_name_is_one_trace(tmp_path: Path):
+    assert len(Trace.load(written(tmp_path, COUNTS, "a+b.csv"), 8).nodes) == 3
+
+
+@pytest.mark.parametrize(
+    ("names", "nodes", "words"),
+    [("calm+bulk+demo", 2, "3 zones but the run has 2 spot nodes"), ("calm+nowhere", 4, "no trace 'nowhere'")],
+)
+def test_joined_traces_that_cannot_be_shared_or_found_are_refused(names, nodes, words):
+    with pytest.raises(ConfigError, match=words):
+        Trace.load(names, nodes)

@@ -7,6 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from spotlight.core.errors import ConfigError, InputError
+from spotlight.core.events import Planned, StepCommitted
+from spotlight.core.journal import read
+from spotlight.folder import RunFolder
 from spotlight.surface.cli.main import app
 
 SMALL = [
@@ -56,6 +59,16 @@ def test_sim_as_json_has_outcome_and_status():
     printed = json.loads(called("sim", "words-large-nft+reserved-only", *PROFILE, "--json", *SMALL))
     assert printed["outcome"]["iterations"] == 2
     assert printed["status"]["cost"]["dollars"] > 0
+
+
+@pytest.mark.parametrize(("setup", "slots", "updates"), [("reserved-explore", 4, 2), ("on-demand-explore", 12, 0)])
+def test_exploring_setup_without_spot_previews_after_or_beside_training(setup, slots, updates):
+    status = json.loads(called("sim", f"words-large-nft+{setup}", *PROFILE, "--json", *SMALL))["status"]
+    assert [slot["slot_class"] for slot in status["slots"]] == ["reserved"] * slots
+    assert [one["finished"] for one in status["explorations"]] == [32]
+    events = [record.event for record in read(RunFolder(Path(f"runs/sim-words-large-nft+{setup}-1")).journal)]
+    planned = next(number for number, event in enumerate(events) if isinstance(event, Planned))
+    assert sum(isinstance(event, StepCommitted) for event in events[:planned]) == updates
 
 
 def test_sim_of_a_mixed_fleet_shows_zone_and_kind_of_every_machine():

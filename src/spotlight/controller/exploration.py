@@ -7,9 +7,10 @@ Where more prompts are candidates than are rolled out (`explore.candidates`), pr
 
     SCOUTING: a few seeds of every candidate --all are in--> DEEPENING: the other seeds of those that vary most
 
-Previews only choose. Unfinished ones may run on after training as far as `explore.overrun` allows, and are then
-discarded. In deterministic mode the loop waits for all planned previews, so that every run chooses the same seeds; with
-`explore.timing: inline` they begin when training has ended, and the loop waits for them.
+Previews only choose. Unfinished ones may run on after training as far as `explore.overrun` allows, by default only
+where slots are missing and the plan says that it pays, and are then discarded. In deterministic mode the loop waits for
+all planned previews, so that every run chooses the same seeds; with `explore.timing: inline` they begin when training
+has ended, and the loop waits for them.
 """
 
 import asyncio
@@ -17,9 +18,9 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
-from spotlight.control.explore.config import Timing
+from spotlight.control.explore.config import AUTO, Timing
 from spotlight.control.explore.fidelity import AuditedGroup, AuditedSeed, fidelity
 from spotlight.control.explore.planner import PlanInput, Planner
 from spotlight.control.explore.seeds import (
@@ -70,18 +71,24 @@ class NoExploration:
         pass
 
 
+LONGEST_WAIT = 2.0
+"""Largest wait for previews that were planned to be awaited, over the predicted one: slots may be lost meanwhile."""
+
+
 @dataclass(frozen=True)
 class Patience:
     """Time that the loop waits for previews after training."""
 
     timing: Timing
-    overrun: float
+    overrun: float | Literal["auto"]
     is_endless: bool
     """Whether every planned preview is awaited, so that the choice does not depend on the slots present."""
 
-    def seconds(self, trained_s: float) -> float | None:
-        """Seconds to wait; None without a limit."""
-        return None if self.is_endless or self.timing is Timing.INLINE else self.overrun * trained_s
+    def seconds(self, trained_s: float, awaited_s: float) -> float | None:
+        """Seconds to wait, where the plan has predicted `awaited_s`; None without a limit."""
+        if self.is_endless or self.timing is Timing.INLINE:
+            return None
+        return LONGEST_WAIT * awaited_s if self.overrun == AUTO else self.overrun * trained_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +103,8 @@ class ExplorationRules:
     patience: Patience
     stale_share: float
     """Share of the next iteration's rollouts that may begin when all previews are in."""
+    slots: int
+    """Slots that do not train, if none is missing."""
 
 
 class Exploration:
@@ -119,6 +128,7 @@ class Exploration:
         self._begun = 0
         """Last iteration that was planned for."""
         self._began = 0.0
+        self._awaited_s = 0.0
         self._ended: asyncio.Task[float] | None = None
         """Returns the time at which the last planned preview was in."""
         self._is_scouting = False
@@ -141,10 +151,13 @@ class Exploration:
                 full_steps=self._samples.rollout.steps,
                 prompts=tuple(candidate.prompt.id for candidate in candidates),
                 speeds=self._speeds(),
+                all_speeds=self._all_speeds(),
+                slots=0 if self._rules.patience.is_endless else self._rules.slots,
                 stale_share=self._rules.stale_share,
             )
         )
         self._emit(plan)
+        self._awaited_s = plan.awaited_s
         self._began = self._hub.clock.now()
         self._is_scouting = self._rules.scouts > 0 and any(plan.seeds)
         first = self._rules.scouts or max(plan.seeds)
@@ -212,10 +225,14 @@ class Exploration:
         """
         if self._rules.patience.is_endless:
             return (None,)
+        if self._rules.patience.timing is Timing.INLINE:
+            return self._all_speeds()
         dispatcher = self._hub.dispatcher
-        inline = self._rules.patience.timing is Timing.INLINE
-        workers = sorted(dispatcher.directory.workers) if inline else dispatcher.directory.rolling()
-        return tuple(dispatcher.scheduler.measured_speed(worker) for worker in workers)
+        return tuple(dispatcher.scheduler.measured_speed(worker) for worker in dispatcher.directory.rolling())
+
+    def _all_speeds(self) -> tuple[float | None, ...]:
+        dispatcher = self._hub.dispatcher
+        return tuple(dispatcher.scheduler.measured_speed(worker) for worker in sorted(dispatcher.directory.workers))
 
     async def close(self, iteration: int) -> None:
         """Choose seeds from the finished previews, after training has ended or when nothing is left to preview."""
@@ -270,7 +287,7 @@ class Exploration:
 
     async def _finished(self, iteration: int) -> None:
         """Wait for all planned previews, or as long as `patience` allows."""
-        seconds = self._rules.patience.seconds(self._hub.clock.now() - self._began)
+        seconds = self._rules.patience.seconds(self._hub.clock.now() - self._began, self._awaited_s)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._hub.until(lambda: self._is_drawn(iteration), f"previews for iteration {iteration}")

@@ -234,6 +234,8 @@ class Planned(Event, frozen=True, kw_only=True):
     reason: str = ""
     given_up: int = 0
     """Number of planned previews that are withdrawn from candidates with poor scout previews."""
+    awaited_s: float = 0.0
+    """Predicted seconds after training that the loop waits for these previews, because slots are missing."""
 
     @property
     def previews(self) -> int:

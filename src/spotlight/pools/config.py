@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from enum import StrEnum
 from itertools import cycle
-from typing import Self
+from typing import Annotated, Literal, Self
 
 import msgspec
 from pydantic import Field, model_validator
@@ -20,6 +20,8 @@ from spotlight.core.tls import split_address
 from spotlight.core.work import SlotClass
 from spotlight.node.notices.config import NoticesConfig
 
+AUTO_FALLBACK_S = 300.0
+"""Seconds of absence before a stand-in, with `market.fallback_s: auto`."""
 DETERMINISTIC_ROWS = 8
 """Rows of `rows: auto` in a deterministic run; `compute/rollout/engine.py` needs a multiple of 4."""
 
@@ -268,7 +270,8 @@ class MarketConfig(Section):
     """Trace of the spot nodes, and prices of all nodes."""
 
     trace: str | None = None
-    """Name of a shipped trace, or a file; None keeps every spot node for the whole run. Unused without spot nodes."""
+    """Name of a shipped trace, or a file; None keeps every spot node for the whole run. Unused without spot nodes.
+    Several joined by `+` are zones, each with an even share of the spot nodes."""
     start_h: float = Field(default=0.0, ge=0)
     """Hour of the trace at which its replay begins; nodes that are up then start at once."""
     speed: float = Field(default=1.0, gt=0)
@@ -278,9 +281,12 @@ class MarketConfig(Section):
     boot_s: float = Field(default=0.0, ge=0)
     """Seconds that a spot node or a stand-in boots, and is paid for, before its workers start; a real run divides them
     by `speed`, as the trace."""
-    fallback_s: float | None = Field(default=None, ge=0)
-    """Seconds of absence of spot nodes before stand-ins are rented at the on-demand price, divided by `speed` likewise;
-    None: no stand-ins."""
+    fallback_s: Annotated[float, Field(ge=0)] | Literal["auto"] | None = None
+    """Seconds of absence of a spot node before a stand-in is rented at the on-demand price, divided by `speed`
+    likewise; None: no stand-ins, and the run continues with fewer slots. `auto` waits 300 s, and rents only while the
+    remaining iterations would otherwise end after `budget.max_hours`, and only as far as `budget.max_dollars` allows;
+    with `budget.max_dollars` alone it rents whenever the money suffices. `spotlight plan` shows what stand-ins cost and
+    save on `trace`."""
     reserved_price: str = "aws-p5-h100"
     """Row of the price table that reserved slots and stand-ins are billed by, at its on-demand price."""
     spot_price: str = "aws-p5-h100"

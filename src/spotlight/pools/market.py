@@ -9,19 +9,21 @@ drained when those are back, so no work is lost (tests/unit/test_stand_ins.py, t
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import groupby
-from typing import Self
+from typing import NamedTuple, Self
 
+from spotlight.compute.train.config import AUTO
+from spotlight.control.market.allowance import Allowance
 from spotlight.control.market.capacity import Capacity
 from spotlight.control.market.traces import Happening, Trace, TraceEvent
 from spotlight.core.errors import ConfigError, suggestion
-from spotlight.core.events import NodeLost, Record, WorkerJoined, WorkerLost
+from spotlight.core.events import IterationDone, NodeLost, Record, WorkerJoined, WorkerLost
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import SlotClass
-from spotlight.pools.config import ClusterConfig, MarketConfig
+from spotlight.pools.config import AUTO_FALLBACK_S, ClusterConfig, MarketConfig
 from spotlight.pools.pool import Pool
 
 
@@ -71,29 +73,42 @@ async def bring_spot(cluster: ClusterConfig, market: MarketConfig, pool: Pool, h
         await pool.add_node(spec)
 
 
+class Purse(NamedTuple):
+    """The allowance of a run with limits, and the dollars that it has spent so far."""
+
+    allowance: Allowance
+    spent: Callable[[], float]
+
+
 class StandIns:
     """Rents nodes at the on-demand price for absent spot nodes; without `fallback_s` it rents none.
 
-    `observe` must receive every record of machines: it counts spot nodes by their workers, so a node that still starts
-    counts as absent. `keep` waits for a change of that count and for the policy's time limit.
+    `observe` must receive every record of machines and iterations: it counts spot nodes by their workers, so a node
+    that still starts counts as absent. `keep` waits for a change of that count, for the policy's time limit and, where
+    the run's limits decide, for the end of an iteration.
     """
 
-    def __init__(self, capacity: Capacity, pool: Pool, specs: Mapping[str, NodeSpec]) -> None:
+    def __init__(self, capacity: Capacity, pool: Pool, specs: Mapping[str, NodeSpec], purse: Purse | None) -> None:
         self._capacity = capacity
         self._pool = pool
         self._specs = specs
+        self._purse = purse
+        self._fallback_s = capacity.fallback_s
         self._rented: dict[str, NodeId] = {}
         self._working: dict[NodeId, set[WorkerId]] = {}
         """Workers of each spot node that has any."""
         self._changed = asyncio.Event()
 
     @classmethod
-    def of(cls, cluster: ClusterConfig, market: MarketConfig, pool: Pool, haste: float = 1.0) -> Self:
-        """Build from the configuration; `fallback_s` and boot times are divided by `haste`."""
-        fallback_s = None if market.fallback_s is None else market.fallback_s / haste
+    def of(
+        cls, cluster: ClusterConfig, market: MarketConfig, pool: Pool, haste: float = 1.0, purse: Purse | None = None
+    ) -> Self:
+        """Build from the configuration; `fallback_s` and boot times are divided by `haste`; a `purse` decides."""
+        wait_s = AUTO_FALLBACK_S if market.fallback_s == AUTO else market.fallback_s
+        fallback_s = None if wait_s is None else wait_s / haste
         specs = cluster.stand_ins(market.reserved_price, market.boot_s / haste)
         capacity = Capacity(wanted=cluster.spot, fallback_s=fallback_s)
-        return cls(capacity, pool, {spec.name: spec for spec in specs})
+        return cls(capacity, pool, {spec.name: spec for spec in specs}, purse)
 
     def observe(self, record: Record) -> None:
         match record.event:
@@ -106,6 +121,9 @@ class StandIns:
                     self._working[node] = left
             case NodeLost(node=node):
                 self._working.pop(node, None)
+            case IterationDone(iteration=iteration) if self._purse is not None:
+                purse = self._purse
+                purse.allowance.iterated(iteration + 1, record.at, purse.spent(), stood_in=bool(self._rented))
             case _:
                 return
         self._changed.set()
@@ -116,6 +134,8 @@ class StandIns:
         now = loop.time()
         while True:
             self._changed.clear()
+            if self._purse is not None:
+                self._capacity.fallback_s = self._fallback_s if self._purse.allowance.is_given else None
             order = self._capacity.decide(len(self._working), self._rented, now)
             await asyncio.gather(*map(self._rent, order.rent), *map(self._give_back, order.give_back))
             wake_at = self._capacity.wake_at(now)

@@ -232,7 +232,6 @@ async def _run(simulation: Simulation, folder: RunFolder) -> SimulationEnd:
     )
     run_log = controller.run_log
     pool = SimPool(world)
-    stand_ins = StandIns.of(config.cluster, config.market, pool)
     iterations = 0
 
     def observe(record: Record) -> None:
@@ -244,12 +243,16 @@ async def _run(simulation: Simulation, folder: RunFolder) -> SimulationEnd:
     def dollars() -> float:
         return settle(run_log.meter.tallies(), simulation.prices, config.cluster.reserved).dollars
 
+    limits = Budget(config.budget, lambda: run_log.run_time() / 3600, dollars, folder.name)
+    purse = limits.purse(config.iterations, config.cluster, config.market, simulation.prices)
+    stand_ins = StandIns.of(config.cluster, config.market, pool, purse=purse)
+
     def ready(wired: Wired) -> None:
         run_log.watchers += [observe, stand_ins.observe]
         simulation.numerics.begin_run(wired.hub.dispatcher.ledger.iteration)
         wired.hub.tick_s = TICK_S
 
-    controller.limits = Budget(config.budget, lambda: run_log.run_time() / 3600, dollars, folder.name)
+    controller.limits = limits
     market = asyncio.create_task(_market(config, pool, stand_ins))
     ending = await controller.live(config.cluster.reserved_nodes(config.market.reserved_price), ready)
     market.cancel()

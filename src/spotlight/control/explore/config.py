@@ -9,6 +9,8 @@ from spotlight.core.errors import ConfigError
 from spotlight.core.section import Section
 from spotlight.core.types import SamplerKind
 
+AUTO: Literal["auto"] = "auto"
+
 
 class SelectedNoise(StrEnum):
     """The noise that a preview and its exact rollout share, and so what selection is on."""
@@ -111,9 +113,12 @@ class ExploreConfig(Section):
     """The noise that previews and exact rollouts share."""
     timing: Timing = Timing.BESIDE
     """When previews are drawn."""
-    overrun: float = Field(default=0.0, ge=0)
+    overrun: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
     """Time that planned previews may run after training, as a share of its time; unfinished ones are then discarded.
-    Where no slot is free beside training, a fixed plan is drawn in this time alone."""
+    Where no slot is free beside training, a fixed plan is drawn in this time alone. `auto` is 0 while no slot is
+    missing. With missing slots, previews are planned after training too, on all slots, as far as their expected gain is
+    worth their seconds (`shortage.py`); where none are worth it, the run does not explore. With `candidates` above 1 or
+    `pipeline.asynchrony` it is always 0, because the gain is then not known."""
     margin: float = Field(default=-0.1, gt=-1, lt=1)
     """Share of the predicted training time that a learned plan leaves unused. Below 0 it holds more previews than are
     predicted to fit: an unfinished preview costs nothing when training ends, an idle slot does. Where training would
@@ -162,7 +167,12 @@ class ExploreConfig(Section):
     @property
     def is_cut_off(self) -> bool:
         """Whether unfinished previews are discarded, so that planning too many costs nothing."""
-        return self.timing is Timing.BESIDE and self.overrun == 0
+        return self.timing is Timing.BESIDE and self.overrun in (0, AUTO)
+
+    @property
+    def follows_the_fleet(self) -> bool:
+        """Whether previews may be planned after training where slots are missing."""
+        return self.timing is Timing.BESIDE and self.overrun == AUTO
 
     @property
     def is_drawn_afterwards(self) -> bool:

@@ -20,6 +20,7 @@ import msgspec
 from spotlight.control.explore.bandit import Bandit, best_arm
 from spotlight.control.explore.config import ExploreConfig, PlanKind
 from spotlight.control.explore.gain import Variances, allocate, gain, knee, spread_excess, with_reserve
+from spotlight.control.explore.shortage import Shortage, paying_plan
 from spotlight.control.explore.timing import TimeModel, frontier
 from spotlight.core.events import (
     Accepted,
@@ -59,6 +60,10 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     """Prompts by candidate."""
     speeds: tuple[float | None, ...]
     """Row-steps per second of each slot that is free to preview; None where not measured."""
+    all_speeds: tuple[float | None, ...] = ()
+    """Row-steps per second of all slots, which may preview after training."""
+    slots: int = 0
+    """Number of slots that are free to preview if none is missing."""
     stale_share: float = 0.0
     """Share of the iteration's rollouts that these slots may begin after previews; 0: none, and spare time is lost."""
 
@@ -165,11 +170,13 @@ class Planner:
 
     def plan(self, given: PlanInput) -> Planned:
         """Plan the previews for the coming training phase; `reason` is a sentence for people."""
-        measured = [speed for speed in given.speeds if speed]
-        # An unmeasured slot counts as the mean of the others.
-        speed = fmean(measured) * len(given.speeds) if measured else None
+        speed = _total(given.speeds)
         trained_s = self.state.time.train_s
         budget_s = 0.0 if trained_s is None else trained_s * self.settings.planned_share
+        if self.settings.follows_the_fleet and len(given.speeds) < max(1, given.slots) and not given.stale_share:
+            found = self._short_of_slots(given)
+            if found is not None:
+                return found
         if not given.speeds and not self.settings.is_drawn_afterwards:
             return _planned(
                 given, _no_seeds(given), self._fixed_steps(given), budget_s, 0.0, "no slot is free to preview"
@@ -188,6 +195,47 @@ class Planner:
             preview_s = self._weighed(given, speed, window_s)
             return self._best(given, speed, preview_s, "beside rollouts that begin ahead of the weights, ")
         return self._best(given, speed, budget_s)
+
+    def _short_of_slots(self, given: PlanInput) -> Planned | None:
+        """The plan by expected gain per second; None if times are not known yet, or all prompts fit beside training."""
+        settings, time, trained_s = self.settings, self.state.time, self.state.time.train_s
+        speed, beside = _total(given.all_speeds), _total(given.speeds) or 0.0
+        if trained_s is None or speed is None or settings.candidates > 1:
+            return None
+        variances = [self.state.variances.of(prompt) for prompt in given.prompts]
+        rollouts = len(given.prompts) * given.group_size * time.row_steps(given.full_steps)
+        shortage = Shortage(
+            group_size=given.group_size,
+            prompts=sum(variance > 0 for variance in variances),
+            rolled_out=len(given.prompts),
+            beside=beside * trained_s,
+            speed=speed,
+            iteration_s=trained_s + rollouts / speed,
+        )
+        is_fixed = settings.plan is PlanKind.FIXED
+        arms = [arm for arm in settings.arms if arm <= given.full_steps] or [given.full_steps]
+        rho = self.state.bandit.curve([self._fixed_steps(given)] if is_fixed else arms, given.full_steps)
+        audits = settings.audit_share * given.full_steps
+        best = paying_plan(
+            shortage,
+            rho,
+            settings.seeds if is_fixed else settings.most_seeds,
+            lambda steps: time.row_steps(steps) + audits,
+        )
+        if best.prompts == len(given.prompts) and not best.wait_s:
+            return None
+        budget_s = trained_s if given.speeds else 0.0
+        if not best.seeds:
+            reason = "slots are missing, and previews after training would gain less than they cost"
+            return _planned(given, _no_seeds(given), best.steps, budget_s, 0.0, reason)
+        varied = sorted(range(len(variances)), key=lambda number: (-variances[number], number))[: best.prompts]
+        seeds = tuple(best.seeds if number in varied else 0 for number in range(len(variances)))
+        reason = (
+            f"slots are missing: {best.seeds} previews of {best.prompts} prompts promise {best.gain:.2f} times the "
+            f"variance of fresh seeds for {best.wait_s:.1f} s after training"
+        )
+        planned = _planned(given, seeds, best.steps, budget_s, trained_s + best.wait_s, reason)
+        return msgspec.structs.replace(planned, awaited_s=best.wait_s)
 
     def _weighed(self, given: PlanInput, speed: float, window_s: float) -> float:
         """Seconds of the window for previews, where rollouts of the next iteration take the rest."""
@@ -253,6 +301,12 @@ def _planned(
         predicted_s=predicted_s,
         reason=reason,
     )
+
+
+def _total(speeds: Sequence[float | None]) -> float | None:
+    """Speed of all these slots; an unmeasured one counts as the mean of the others. None if none is measured."""
+    measured = [speed for speed in speeds if speed]
+    return fmean(measured) * len(speeds) if measured else None
 
 
 def _no_seeds(given: PlanInput) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ The native format is CSV with the columns `time_s,node,event,seconds`:
     kill    the node is lost (seconds 0)
 
 Traces from other projects (`recorded.py`) become nodes by the rule of `holding.py`; `weather.py` generates traces.
-After the last event of a trace the nodes stay as they are.
+After the last event of a trace the nodes stay as they are. `a+b` joins two traces: a run that rents in two zones.
 
 Invariant: `up` and `kill` of a node alternate, and only a node that is up receives a notice; every transformation
 keeps that (tests/unit/test_market.py, tests/unit/test_market_traces.py).
@@ -28,12 +28,14 @@ from typing import Self
 import msgspec
 
 from spotlight.assets import asset
-from spotlight.control.market.holding import hold
+from spotlight.control.market.holding import NAME, hold
 from spotlight.control.market.recorded import Counts, read_recorded
 from spotlight.core.errors import ConfigError, suggestion
 from spotlight.core.work import NoticeKind
 
 COLUMNS = ("time_s", "node", "event", "seconds")
+SEVERAL = "+"
+"""Joins the names of several traces."""
 PUNCTUALITY_S = 1.0
 """Tolerance in seconds between a notice's deadline and its kill; times in a file are rounded."""
 
@@ -79,7 +81,13 @@ class Trace(msgspec.Struct, frozen=True, dict=True):
 
     @classmethod
     def load(cls, source: str | Path, nodes: int | None = None) -> Self:
-        """Load a shipped trace by name, or a file in any known format, for a run with `nodes` spot nodes."""
+        """Load a shipped trace by name, or a file in any known format, for a run with `nodes` spot nodes.
+
+        Several, joined by `+`, are zones that share the nodes as evenly as possible, the first ones one more each.
+        """
+        zones = _zones(source)
+        if len(zones) > 1:
+            return cls._of_zones(zones, nodes)
         path = Path(source)
         if not path.suffix and path.name == str(source):
             if str(source) not in trace_names():
@@ -90,6 +98,25 @@ class Trace(msgspec.Struct, frozen=True, dict=True):
         content = path.read_bytes()
         events, end_s = _read(content, str(path), nodes)
         return cls(path.stem, events, end_s, hashlib.blake2b(content, digest_size=8).hexdigest())
+
+    @classmethod
+    def _of_zones(cls, zones: Sequence[str], nodes: int | None) -> Self:
+        if nodes is not None and nodes < len(zones):
+            raise ConfigError(
+                f"the trace {SEVERAL.join(zones)} has {len(zones)} zones but the run has {nodes} spot nodes "
+                "(cluster.spot), and every zone needs one; name fewer zones or more nodes."
+            )
+        shares = [None if nodes is None else (nodes + left) // len(zones) for left in reversed(range(len(zones)))]
+        traces = [cls.load(zone, share) for zone, share in zip(zones, shares, strict=True)]
+        events: list[TraceEvent] = []
+        first = 1
+        for trace, share in zip(traces, shares, strict=True):
+            names = {name: NAME.format(number) for number, name in enumerate(trace.nodes, start=first)}
+            events += [msgspec.structs.replace(event, node=names[event.node]) for event in trace.events]
+            first += len(names) if share is None else share
+        name = SEVERAL.join(trace.name for trace in traces)
+        digest = hashlib.blake2b("".join(trace.digest for trace in traces).encode(), digest_size=8).hexdigest()
+        return cls(name, in_order(name, events).events, max(trace.seconds for trace in traces), digest)
 
     @property
     def nodes(self) -> list[str]:
@@ -218,6 +245,11 @@ class Trace(msgspec.Struct, frozen=True, dict=True):
 
 def trace_names() -> list[str]:
     return sorted(path.stem for path in asset("traces").glob("*.csv"))
+
+
+def _zones(source: str | Path) -> list[str]:
+    """The joined names; a file with a plus in its name is one trace."""
+    return [str(source)] if Path(source).is_file() else str(source).split(SEVERAL)
 
 
 def in_order(name: str, events: Sequence[TraceEvent]) -> Trace:

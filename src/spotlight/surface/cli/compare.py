@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     from spotlight.surface.compare import Comparison, Curve
 
-SETUPS = "reserved-only,spot-no-explore,on-demand,on-demand-all,explore-inline,spotlight-fixed,spotlight"
+SETUPS = (
+    "reserved-only,reserved-explore,spot-no-explore,on-demand,on-demand-all,on-demand-explore,explore-inline,"
+    "spotlight-fixed,spotlight"
+)
 
 
 def compare(
@@ -27,7 +30,7 @@ def compare(
     ] = "words-large-nft",
     recipes: Annotated[str, typer.Option(help="Setups, between commas; the first is the baseline.")] = SETUPS,
     profile: Annotated[str, typer.Option(help="Durations: a shipped profile or a JSON file.")] = "h200-qwen-image-512",
-    trace: Annotated[str | None, typer.Option(help="How spot machines come and go.")] = "calm",
+    trace: Annotated[str | None, typer.Option(help="How spot machines come and go; a+b: two zones.")] = "calm",
     target: Annotated[float | None, typer.Option(help="A score to reach, beside shares of the gain.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 3,
     numerics: Annotated[str, typer.Option(help="model: drawn from a fit; real: a tiny model really trains.")] = "model",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from spotlight.config import RunConfig
     from spotlight.control.market.prices import PriceTable
+    from spotlight.surface.fallback_trade import TraceForecast
     from spotlight.surface.planning import Forecast
     from spotlight.surface.simulating import Assumed
 
@@ -33,6 +34,19 @@ LINES: "Mapping[str, Callable[[Forecast], str]]" = {
     "$": lambda one: f"{one.dollars:.2f}",
 }
 """Rows of the table."""
+TRADE_LINES: "Mapping[str, Callable[[TraceForecast], str]]" = {
+    "mean spot nodes of {own}": lambda one: f"{one.spot:.1f}",
+    "mean stand-ins": lambda one: f"{one.stand_ins:.1f}",
+    "iteration, s": lambda one: f"{one.seconds_per_iteration:.1f}",
+    "$ per iteration": lambda one: f"{one.dollars_per_iteration:.3g}",
+    "hours": lambda one: f"{one.hours:.2f}",
+    "$": lambda one: f"{one.dollars:.2f}",
+}
+"""Rows of the second table."""
+TRADE_NOTE = (
+    "At every instant of the trace the run has the rate of the slots that work then, interpolated between fleets. "
+    "market.fallback_s=auto with budget.max_hours or budget.max_dollars rents only what the limits need and allow."
+)
 NOTES = (
     "Simulated with the profile {profile} ({profile_digest}) over {simulated_iterations} iterations per fleet; rewards "
     "are drawn from the fit {fit}.",
@@ -58,23 +72,31 @@ def plan(
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Forecast time and cost by numbers of spot nodes. Simulates a few iterations at steady capacity for each."""
+    """Forecast time and cost by numbers of spot nodes. Simulates a few iterations at steady capacity for each.
+
+    With market.trace also on that trace, without and with on-demand stand-ins.
+    """
     from spotlight.config import load_config
     from spotlight.control.market.prices import PriceTable
+    from spotlight.surface.fallback_trade import trade, trade_counts
     from spotlight.surface.fleets import profile_of
     from spotlight.surface.simulating import Assumed
 
     config = load_config(recipe, overrides or ())
     counts = spot_counts(config, spot or [], more_spot or [])
     assumed = Assumed(profile=profile_of(config, profile), prices=PriceTable.load(prices))
-    forecasts = _forecasts(config, recipe, assumed, counts)
+    simulated = _forecasts(config, recipe, assumed, sorted({*counts, *trade_counts(config)}))
+    forecasts = [one for one in simulated if one.spot in counts]
+    on_trace = trade(config, simulated, assumed.prices)
     about = _about(config, recipe, assumed)
     if as_json:
-        print_json({**about, "forecasts": forecasts})
+        print_json({**about, "forecasts": forecasts, "on_trace": on_trace})
         return
     from spotlight.surface.terminal import terminal
 
     show(forecasts, about, terminal())
+    if on_trace:
+        show_trade(on_trace, config, terminal())
     hint("train", recipe, "--dry-run", why="settings, memory and checks of the run")
 
 
@@ -142,6 +164,25 @@ def show(forecasts: "Sequence[Forecast]", about: dict[str, object], console: "Co
     console.print(table)
     for line in NOTES:
         console.print(line.format(**about), highlight=False, soft_wrap=True)
+
+
+def show_trade(rows: "Sequence[TraceForecast]", config: "RunConfig", console: "Console") -> None:
+    """The run on its trace, without stand-ins and with them."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    market, own = config.market, config.cluster.spot
+    title = f"On the trace {market.trace} from hour {market.start_h:g}, without and with on-demand stand-ins"
+    console.print(title, highlight=False, soft_wrap=True)
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("market.fallback_s")
+    for row in rows:
+        name = "unset" if row.fallback_s is None else f"{row.fallback_s:g}"
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, of in TRADE_LINES.items():
+        table.add_row(name.format(own=own), *map(of, rows))
+    console.print(table)
+    console.print(TRADE_NOTE, highlight=False, soft_wrap=True)
 
 
 def _about(config: "RunConfig", recipe: str, assumed: "Assumed") -> dict[str, object]:

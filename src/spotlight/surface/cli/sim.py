@@ -20,7 +20,9 @@ def sim(
     context: typer.Context,
     recipe: RecipeName,
     profile: Annotated[str, typer.Option(help="Durations: a shipped profile or a JSON file.")],
-    trace: Annotated[str | None, typer.Option(help="How spot machines come and go: a shipped trace or a file.")] = None,
+    trace: Annotated[
+        str | None, typer.Option(help="How spot machines come and go: shipped traces or files, A+B.")
+    ] = None,
     numerics: Annotated[str, typer.Option(help="model: drawn from a fit; real: a tiny model really trains.")] = "model",
     learning: Annotated[str | None, typer.Option(help="Fit for --numerics model; default by model and loss.")] = None,
     remember: Annotated[Path | None, typer.Option(help="With --numerics real: keep computed numbers here.")] = None,
