@@ -23,7 +23,6 @@ import hashlib
 import json
 import os
 import re
-import shlex
 import shutil
 from collections.abc import Sequence
 from enum import StrEnum
@@ -46,6 +45,7 @@ from spotlight.core.run_files import (
     RUNS,
     find_run,
     run_names,
+    word_of,
 )
 from spotlight.core.run_version import WRITER
 from spotlight.core.section import Section
@@ -135,7 +135,7 @@ class RunFolder:
         if path.exists():
             raise InputError(
                 f"the run folder {path} exists, and a run is never overwritten; resume it with `spotlight resume "
-                f"{path}`, or choose another output.name."
+                f"{word_of(path)}`, or choose another output.name."
             )
         return cls(path)
 
@@ -162,9 +162,8 @@ class RunFolder:
 
     @property
     def word(self) -> str:
-        """The run in a command of this working folder: its name, or its path where the name does not find it."""
-        is_found = self.path.parent == Path(RUNS).resolve()
-        return shlex.quote(self.name if is_found else str(self.path))
+        """The run in a command of this working folder."""
+        return word_of(self.path)
 
     def write_config(self, settings: dict[str, Any]) -> None:
         """Store the settings, and the version of the package that writes them."""

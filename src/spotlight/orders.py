@@ -68,16 +68,16 @@ async def listen(folder: Path, carry_out: Callable[[RunOrder], Awaitable[Done]])
         await server.serve_forever()
 
 
-def give(folder: Path, name: str, order: RunOrder) -> Done:
-    """Send one order and wait for the reply."""
+def give(folder: Path, word: str, order: RunOrder) -> Done:
+    """Send one order to the run that a command calls `word`, and wait for the reply."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(ANSWER_S)
         try:
             sock.connect(str(folder / SOCKET))
         except OSError as error:
             raise InputError(
-                f"the run {name} is not running on this machine ({error.strerror}), so it takes no orders; start it "
-                f"with `spotlight resume {name}`."
+                f"the run {word} is not running on this machine ({error.strerror}), so it takes no orders; start it "
+                f"with `spotlight resume {word}`."
             ) from error
         try:
             sock.sendall(msgspec.json.encode(order) + b"\n")
@@ -85,5 +85,5 @@ def give(folder: Path, name: str, order: RunOrder) -> Done:
         except OSError:
             reply = b""
     if not reply:
-        raise InputError(f"the run {name} did not reply, so it is ending or of another version; look at its status.")
+        raise InputError(f"the run {word} did not reply, so it is ending or of another version; look at its status.")
     return _DONE.decode(reply)

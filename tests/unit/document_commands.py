@@ -27,8 +27,11 @@ from spotlight.surface.cli.overrides import PLAIN_KEYS
 ROOT = Path(__file__).parents[2]
 ASSETS = Path(assets.__file__).parent
 PROGRAMS = ("spotlight ", "make ", "python -m benchmarks")
-OTHER_PROGRAMS = ("docker ", "kubectl ", "pip install ", "python docs/", "sbatch ")
-"""Not run here: what they name of the repository is looked up."""
+OTHER_PROGRAMS = (
+    "docker ", "kubectl ", "pip install ", "python -c ", "sbatch ", "printf ", "ray ", "nc ", "chmod ", ". ",
+    ".venv/bin/python ",
+)  # fmt: skip
+"""What they name of the repository is looked up."""
 INLINE = re.compile(r"`([^`\n]+)`")
 SETTING = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)+)(?::\s.*|=.*)?")
 TAKES_SETTINGS = ("train", "sim", "compare")
@@ -39,11 +42,20 @@ SHIPPED = {"--profile": "profiles/{}.json", "--trace": "traces/{}.csv", "--pace"
 
 
 def commands_in(text: str) -> list[str]:
-    """Lines of code blocks and inline code that begin with one of the programs, without their remarks."""
+    """Lines of blocks of commands, and inline code that begins with one of the programs, without their remarks."""
     blocks = re.findall(r"^```\w*.*?\n(.*?)^```|((?:^    [^\n]*\n)+)", text, re.MULTILINE | re.DOTALL)
-    lines = [line.strip().removeprefix("$ ") for block in blocks for line in "".join(block).splitlines()]
-    shown = lines + INLINE.findall(re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
-    return [re.sub(r"\s+#.*", "", line) for line in shown if line.startswith((*PROGRAMS, *OTHER_PROGRAMS))]
+    lines = [line for block in blocks for line in _commands_of("".join(block))]
+    inline = INLINE.findall(re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    shown = lines + [code for code in inline if code.startswith((*PROGRAMS, *OTHER_PROGRAMS))]
+    return [re.sub(r"\s+#.*", "", line) for line in shown]
+
+
+def _commands_of(block: str) -> list[str]:
+    """All lines of a block that has one command; with prompts, those after a prompt."""
+    lines = [line.strip() for line in block.splitlines() if line.strip()]
+    after_prompt = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    is_shell = any(line.startswith((*PROGRAMS, *OTHER_PROGRAMS)) for line in lines)
+    return after_prompt or (lines if is_shell else [])
 
 
 def problems_with(command: str) -> list[str]:
@@ -98,6 +110,12 @@ def is_setting(name: str) -> bool:
 @cache
 def _program() -> Any:
     return get_command(app)
+
+
+def required_of(verb: str) -> list[str]:
+    """Names of what a verb cannot do without."""
+    known = _program().commands.get(verb)
+    return [parameter.name for parameter in known.params if parameter.required] if known is not None else []
 
 
 def _problems_of_verb(words: list[str]) -> list[str]:

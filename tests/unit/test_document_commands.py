@@ -5,16 +5,7 @@ import re
 import pytest
 from command_line import spotlight
 from document_commands import ROOT, commands_in, problems_with, recipes, unknown_settings_in
-
-DOCUMENTS = sorted(
-    str(path.relative_to(ROOT))
-    for path in (
-        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")),
-        *ROOT.glob("docs/**/*.md"),
-        *ROOT.glob("src/spotlight/assets/*/README.md"),
-        *ROOT.glob("assets/**/README.md"),
-    )
-)
+from shown_commands import DOCUMENTS
 
 
 def shown(document: str) -> list[str]:

@@ -40,6 +40,12 @@ def test_every_file_that_a_document_names_exists(document):
     assert not absent, f"{document} names files that are not there: {', '.join(absent)}"
 
 
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_no_document_speaks_of_us(document):
+    said = re.findall(r"\b(?:[Ww]e|[Oo]urs?|us)\b(?!-)", (ROOT / document).read_text())
+    assert not said, f"{document} says {', '.join(said)}: name the program, or what was measured"
+
+
 def test_every_file_that_the_code_names_exists():
     sources = [*ROOT.glob("src/**/*.py"), *ROOT.glob("benchmarks/**/*.py")]
     named = {(source, name) for source in sources for name in IN_CODE.findall(source.read_text())}

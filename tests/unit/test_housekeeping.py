@@ -1,13 +1,17 @@
 """`spotlight clean`, `logs` and `watch` on recorded runs."""
 
+import html
 import json
 import os
+import re
+import shlex
 import threading
 from pathlib import Path
 
 import pytest
 from command_line import spotlight
 from journal_stories import CALM, HandClock
+from recorded_folder import recorded_folder
 from story_journal import story
 
 from spotlight.config import load_config
@@ -16,6 +20,7 @@ from spotlight.core.journal import Journal
 from spotlight.folder import OutputConfig, RunFolder
 from spotlight.presence import Presence
 from spotlight.surface.following import RunFollower
+from spotlight.surface.log_files import LogFiles
 
 FILES = (
     "payloads/3/a", "payloads/4/a", "weights/behaviour-2.safetensors", "weights/behaviour-3.safetensors",
@@ -116,6 +121,60 @@ def test_clean_refuses_a_live_run_a_locked_one_a_link_and_silence():
     assert "is a link to" in linked.err
     assert left(folder) == set(FILES)
     assert (outside / "precious").exists()
+
+
+@pytest.mark.parametrize("updates", [0, -1, "two", None, True, 1.5])
+def test_clean_refuses_settings_that_do_not_say_what_a_checkpoint_covers(updates):
+    folder = write_run(finished=False)
+    settings = folder.read_config()
+    settings["train"]["updates_per_iteration"] = updates
+    folder.write_config(settings)
+    refused = spotlight("clean", folder.name, "--yes")
+    assert refused.code == 2
+    assert f"train.updates_per_iteration in {folder.config} is {updates!r} instead of a number" in refused.err
+    assert left(folder) == set(FILES)
+
+
+def test_commands_that_are_suggested_find_the_run_from_another_folder(tmp_path, monkeypatch):
+    """Of a dead run, of a live one that is to be cleaned, and of an order that no controller takes."""
+    folder = write_run()
+    dead = recorded_folder(tmp_path / "runs/with a space", story(2, finished=False))
+    (tmp_path / "elsewhere").mkdir()
+    for place, names in ((tmp_path, False), (tmp_path / "elsewhere", True)):
+        monkeypatch.chdir(place)
+        with Presence(folder.path, lambda: "", lambda: 0.0, tuple):
+            live = spotlight("clean", folder.path, "--yes").err
+        reason = json.loads(spotlight("status", dead.path, "--json").out)["reason"]
+        assert spotlight("report", dead.path).code == 0
+        texts = (live, spotlight("drain", dead.path).err, reason, html.unescape(dead.report.read_text()))
+        for text, run in zip(texts, (folder, dead, dead, dead), strict=True):
+            suggested = re.findall(r"(?:`|<code>)spotlight (?:resume|drain|logs) (.+?)(?:`|</code>)", text)
+            assert suggested, text
+            for word in suggested:
+                (name,) = shlex.split(word)
+                assert RunFolder.find(name).path == run.path
+                assert (name == str(run.path)) is names
+
+
+def test_log_that_is_deleted_while_logs_are_listed_is_left_out(monkeypatch):
+    folder = write_run(files=())
+    (folder.path / "logs").mkdir()
+    for name in ("kept", "going"):
+        (folder.path / "logs" / f"{name}.log").write_text("a line\n")
+    looked_at = Path.lstat
+
+    def and_deleted(path: Path) -> os.stat_result:
+        found = looked_at(path)
+        if path.name == "going.log":
+            path.unlink()
+        return found
+
+    monkeypatch.setattr(Path, "lstat", and_deleted)
+    shown = spotlight("logs", folder.name)
+    assert (shown.code, shown.out) == (0, "kept | a line\n"), shown.err
+    following = LogFiles(folder.path)
+    (folder.path / "logs" / "going.log").write_text("a line\n")
+    assert [line.process for line in following.new()] == ["kept"]
 
 
 def test_logs_show_the_last_lines_of_the_chosen_processes():

@@ -327,6 +327,31 @@ def test_machine_with_another_gpu_gets_one_sentence_and_is_refused_where_bits_mu
     told(story())
 
 
+def test_machine_of_a_network_with_many_addresses_is_named_by_its_own(tmp_path, monkeypatch):
+    """Its attempts are counted by the network."""
+
+    async def story():
+        loop = asyncio.get_running_loop()
+        accepted = loop.sock_accept
+
+        async def accepted_from_afar(listening):
+            connection, _ = await accepted(listening)
+            return connection, ("2001:db8:1:2::5", 1, 0, 0)
+
+        monkeypatch.setattr(loop, "sock_accept", accepted_from_afar)
+        async with listening(tmp_path) as run:
+            launch = await run.joined("box")
+            assert [each.place for each in run.door.standings()] == ["2001:db8:1:2::5"]
+            link = run.link(launch)
+            await link.connect()
+            assert [each.place for each in run.door.standings()] == ["2001:db8:1:2::5"]
+            await link.close()
+            await run.dialled(run.join(token="none"))
+            assert "a machine at 2001:db8:1:2::/64 was refused" in "".join(run.problems())
+
+    told(story())
+
+
 def test_machines_are_named_with_their_place_and_their_state_until_they_are_gone(tmp_path):
     async def story():
         def shown() -> list[tuple[str, str, str]]:

@@ -1,5 +1,6 @@
 """The journal after damage: torn tails are cut, damage is refused and located, nothing is silently lost."""
 
+import math
 import pickle
 
 import msgspec
@@ -12,6 +13,7 @@ from spotlight.core.journal import (
     JournalCorrupt,
     read,
 )
+from spotlight.core.journal_tail import JournalTail
 from spotlight.core.run_version import OtherVersion
 from spotlight.core.segments import pack_frame, pack_header
 
@@ -114,6 +116,21 @@ def test_a_record_that_bears_another_number_is_refused(tmp_path):
     with pytest.raises(JournalCorrupt, match="it has the number 2") as caught:
         list(read(tmp_path))
     assert caught.value.seq == 1
+
+
+@pytest.mark.parametrize("at", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_record_whose_time_is_no_time_is_refused_by_reader_and_follower(tmp_path, at, number):
+    times = [0.0, 1.0]
+    times[number] = at
+    frames = [pack_frame(msgspec.msgpack.encode(Record(seq, time, lease(seq)))) for seq, time in enumerate(times)]
+    (tmp_path / "segment-000000.log").write_bytes(pack_header(0) + b"".join(frames))
+    with pytest.raises(JournalCorrupt, match=f"record {number} .* its time is {at}"):
+        list(read(tmp_path))
+    tail, followed = JournalTail(tmp_path), []
+    with pytest.raises(JournalCorrupt, match=f"its time is {at}"):
+        followed.extend(record for _ in range(2) for record in tail.advance())
+    assert len(followed) == number
 
 
 def test_a_record_of_an_unknown_event_is_another_version_s(tmp_path):

@@ -84,6 +84,15 @@ def test_a_given_profile_of_another_machine_fills_in_nothing(tmp_path):
     assert not path.exists()
 
 
+def test_profile_of_which_nothing_can_be_measured_is_an_error_and_not_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outcome = spotlight("profile", "--quick", "--only", "adopt")
+    assert (outcome.code, outcome.out) == (3, "")
+    assert "none of the operations (adopt) can be measured here, because on a CPU" in outcome.err
+    assert "profile-words.json was not written" in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

@@ -1,8 +1,10 @@
 """`spotlight train`, `resume`, `status`, `audit`, `report`, `drain` before any machine starts."""
 
 import json
+import math
 from pathlib import Path
 
+import msgspec
 import pytest
 from command_line import spotlight
 from story_journal import story
@@ -10,7 +12,9 @@ from story_journal import story
 from spotlight.compute.data.prompts import run_prompts
 from spotlight.compute.data.worlds import world
 from spotlight.config import load_config
-from spotlight.core.journal import Journal
+from spotlight.core.events import Evaluated, Record
+from spotlight.core.journal import Journal, read
+from spotlight.core.segments import pack_frame
 from spotlight.folder import OutputConfig, RunFolder
 
 OWN_PRICES = """name,provider,instance,gpu,gpus,on_demand_per_hour,spot_per_hour,date,source
@@ -113,6 +117,21 @@ def test_damaged_record_in_the_middle_is_named_and_nothing_is_changed(recorded_r
         assert "is damaged" in outcome.err
         assert "no file was changed" in outcome.err
     assert segment.read_bytes() == content
+
+
+@pytest.mark.parametrize("at", [math.inf, math.nan])
+@pytest.mark.parametrize("arguments", [["status", "--json"], ["status"], ["report", "--json"], ["audit"], ["resume"]])
+def test_journal_with_a_time_that_is_no_time_is_refused_with_one_sentence(
+    recorded_run: RunFolder, arguments: list[str], at: float
+) -> None:
+    (segment,) = recorded_run.journal.glob("segment-*.log")
+    last = Record(len(list(read(recorded_run.journal))), at, Evaluated(iteration=9, scores={}))
+    with segment.open("ab") as file:
+        file.write(pack_frame(msgspec.msgpack.encode(last)))
+    outcome = spotlight(arguments[0], recorded_run.name, *arguments[1:])
+    assert (outcome.code, outcome.out) == (2, "")
+    assert f"its time is {at}" in outcome.err
+    assert len(outcome.err.strip().splitlines()) == 1
 
 
 def test_status_report_and_audit_read_the_same_journal(recorded_run: RunFolder) -> None:

@@ -239,7 +239,7 @@ class Door:
             return
         if visitor is not None:
             visitor.proved()
-            self._places[message.node] = visitor.source
+            self._places[message.node] = visitor.host
         await self._relay(hub, self._welcomed(hub, message, reader, writer), message.node, reader)
 
     async def _answer(self, join: joins.Join, writer: asyncio.StreamWriter, visitor: Visitor) -> None:
@@ -248,7 +248,7 @@ class Door:
         if isinstance(reply, joins.JoinRefused) and not reply.wait_s:
             self._stranger_failed(visitor, reply.reason)
         elif isinstance(reply, joins.Joined):
-            self._places[reply.node] = visitor.source
+            self._places[reply.node] = visitor.host
         if reply is not None:
             await _reply(writer, reply)
 

@@ -18,8 +18,11 @@ PAUSE_S = 0.5
 class Visitor:
     """One connection from another machine."""
 
-    def __init__(self, source: str, gate: Gate, clock: Callable[[], float]) -> None:
-        self.source = source
+    def __init__(self, host: str, gate: Gate, clock: Callable[[], float]) -> None:
+        self.host = host
+        """Address of the machine."""
+        self.source = source_of(host)
+        """What its attempts are counted by."""
         self._gate = gate
         self._clock = clock
         self.is_proved = False
@@ -86,9 +89,9 @@ class TlsListener:
             except OSError:
                 await asyncio.sleep(PAUSE_S)
                 continue
-            source = source_of(address[0])
-            if self._gate.admits(source, loop.time()):
-                self._spawn(self._greet(connection, Visitor(source, self._gate, loop.time)))
+            visitor = Visitor(address[0], self._gate, loop.time)
+            if self._gate.admits(visitor.source, loop.time()):
+                self._spawn(self._greet(connection, visitor))
             else:
                 connection.close()
 

@@ -8,6 +8,7 @@ machine stops between two bytes (tests/unit/test_journal_tail.py). Followers do 
     tail.advance()               # those since then
 """
 
+import math
 from pathlib import Path
 
 import msgspec
@@ -111,4 +112,4 @@ class JournalTail:
             record = _decoder.decode(payload)
         except msgspec.MsgspecError:
             return None
-        return record if record.seq == self._next else None
+        return record if record.seq == self._next and math.isfinite(record.at) else None

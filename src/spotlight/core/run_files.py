@@ -1,5 +1,6 @@
 """Names inside a run's folder, for code that has the path alone; `folder.py` shows the whole tree."""
 
+import shlex
 from pathlib import Path
 
 CONFIG = "config.json"
@@ -18,6 +19,12 @@ RUNS = "runs"
 def find_run(name: str, runs: str = RUNS) -> Path | None:
     """Return the folder of a run, given its path or its name below `runs`; None if there is no such run."""
     return next((path for path in (Path(name), Path(runs) / name) if is_file(path / CONFIG)), None)
+
+
+def word_of(run: Path) -> str:
+    """The run in a command of this working folder: its name, or its path where the name does not find it."""
+    is_found = run.resolve().parent == Path(RUNS).resolve()
+    return shlex.quote(run.name if is_found else str(run.resolve()))
 
 
 def is_file(path: Path) -> bool:

@@ -9,6 +9,7 @@ cut silently only at the very end of the last segment and only if no valid frame
 `JournalCorrupt` (tests/unit/test_journal_damage.py: a tear at every byte, a flip at every byte).
 """
 
+import math
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -104,6 +105,8 @@ class Segment:
             raise self._corrupt(start, self.first_seq + index, f"it cannot be read ({error})") from error
         if record.seq != self.first_seq + index:
             raise self._corrupt(start, self.first_seq + index, f"it has the number {record.seq}")
+        if not math.isfinite(record.at):
+            raise self._corrupt(start, self.first_seq + index, f"its time is {record.at}, which no clock shows")
         return record
 
     def check_end(self, last: bool) -> None:

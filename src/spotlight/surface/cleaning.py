@@ -60,7 +60,7 @@ def plan_clean(folder: RunFolder, keep: Collection[str] = ()) -> CleanPlan:
     # A link would direct the deletion elsewhere.
     folder.check_no_links()
     state = RunState.replay(record.event for record in read(folder.journal))
-    updates = folder.read_config()["train"]["updates_per_iteration"]
+    updates = _updates_per_iteration(folder)
     checkpoint = state.checkpoint
     covered = checkpoint.step // updates if checkpoint is not None else 0
     found: list[tuple[Path, str]] = [
@@ -81,6 +81,16 @@ def clean(folder: RunFolder, plan: CleanPlan) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def _updates_per_iteration(folder: RunFolder) -> int:
+    found = folder.read_config().get("train", {}).get("updates_per_iteration")
+    if type(found) is not int or found < 1:
+        raise InputError(
+            f"train.updates_per_iteration in {folder.config} is {found!r} instead of a number of 1 or more, so it is "
+            "unknown which samples the checkpoint covers, and nothing was deleted; put the run's own settings back."
+        )
+    return found
 
 
 def _checkpoints(folder: RunFolder, newest: str | None) -> Iterator[tuple[Path, str]]:

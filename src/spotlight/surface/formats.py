@@ -10,7 +10,7 @@ _SHOWN = {**dict.fromkeys((*_CONTROLS, *_DIRECTIONS), HIDDEN), **dict.fromkeys(m
 _SHOWN.update(dict.fromkeys(range(0xD800, 0xE000), HIDDEN))
 
 
-def plain(text: str) -> str:
+def without_controls(text: str) -> str:
     """Text without control characters, changes of direction and halves of characters: each is replaced by one sign.
 
     A prompt or a run's name may have them, and they would reorder or hide what is beside it.
@@ -89,4 +89,4 @@ NAMES = {"exact": "exact match", "geneval": "GenEval score"}
 
 def score_name(name: str) -> str:
     """Readable name of a score; a reward may have any name."""
-    return NAMES.get(name) or shortened(plain(name.replace("_", " ")), LONGEST_NAME)
+    return NAMES.get(name) or shortened(without_controls(name.replace("_", " ")), LONGEST_NAME)

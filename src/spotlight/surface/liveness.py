@@ -13,8 +13,9 @@ from pathlib import Path
 import msgspec
 
 from spotlight.core.node_spec import NodeStanding
+from spotlight.core.run_files import word_of
 from spotlight.presence import Beat, read_beat
-from spotlight.surface.formats import plain
+from spotlight.surface.formats import without_controls
 from spotlight.surface.projections import RunView
 
 
@@ -51,7 +52,7 @@ def standing_of(view: RunView, folder: Path | None = None) -> RunStanding:
     state = _state(view, beat if alive else None)
     return RunStanding(
         state=state,
-        reason=_reason(view, state, beat, plain(folder.name) if folder is not None else "RUN"),
+        reason=_reason(view, state, beat, without_controls(word_of(folder)) if folder is not None else "RUN"),
         pid=beat.pid if beat is not None else None,
         pid_alive=alive,
         last_progress_s=_last_progress_s(view, beat if alive else None),
@@ -72,12 +73,12 @@ def _state(view: RunView, live: Beat | None) -> State:
     return State.RUNNING if facts.is_issued else State.STARTING
 
 
-def _reason(view: RunView, state: State, beat: Beat | None, name: str) -> str | None:
+def _reason(view: RunView, state: State, beat: Beat | None, word: str) -> str | None:
     if state is State.DEAD:
         which = f"process {beat.pid} on {beat.host}" if beat is not None else "process"
         return (
             f"its controller ({which}) ended without a record, as after SIGKILL or a power cut; "
-            f"`spotlight resume {name}` continues it."
+            f"`spotlight resume {word}` continues it."
         )
     return view.facts.stopped if state in (State.STOPPED, State.FAILED) else None
 

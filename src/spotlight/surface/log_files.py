@@ -1,6 +1,7 @@
 """The logs of a run's processes: one file each in RUN/logs, read at the end or followed as they grow."""
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +42,10 @@ class LogFiles:
     def last(self, lines: int) -> Iterator[LogLine]:
         """The last lines of every file; `new` goes on from there."""
         for path in self._paths():
-            text, self._offsets[path] = _end_of(path, lines)
+            try:
+                text, self._offsets[path] = _end_of(path, lines)
+            except FileNotFoundError:
+                continue
             for line in text:
                 yield LogLine(path.stem, line)
 
@@ -49,9 +53,10 @@ class LogFiles:
         """Whole lines that were added since, also of files that are new."""
         for path in self._paths():
             offset = self._offsets.get(path, 0)
-            with path.open("rb") as file:
-                file.seek(offset)
-                data = file.read()
+            try:
+                data = _from(path, offset)
+            except FileNotFoundError:
+                continue
             whole = data[: data.rfind(b"\n") + 1]
             self._offsets[path] = offset + len(whole)
             for line in whole.splitlines():
@@ -59,11 +64,22 @@ class LogFiles:
 
     def _paths(self, all_of_them: bool = False) -> list[Path]:
         """Plain files, oldest first; a link may lead anywhere."""
-        found = [path for path in self._folder.glob(f"*{SUFFIX}") if path.is_file() and not path.is_symlink()]
         chosen = [
-            path for path in found if all_of_them or not self._names or any(name in path.stem for name in self._names)
+            path
+            for path in self._folder.glob(f"*{SUFFIX}")
+            if all_of_them or not self._names or any(name in path.stem for name in self._names)
         ]
-        return sorted(chosen, key=lambda path: (path.stat().st_mtime, path.name))
+        found = [(changed, path.name, path) for path in chosen if (changed := _changed_at(path)) is not None]
+        return [path for _, _, path in sorted(found)]
+
+
+def _changed_at(path: Path) -> float | None:
+    """When a plain file has last changed; None for anything else, also for a file that was deleted since."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_mtime if stat.S_ISREG(found.st_mode) else None
 
 
 def _end_of(path: Path, lines: int) -> tuple[list[str], int]:
@@ -78,6 +94,12 @@ def _end_of(path: Path, lines: int) -> tuple[list[str], int]:
     whole = data[: data.rfind(b"\n") + 1]
     found = whole.splitlines()[-lines:] if lines else []
     return [_text(line) for line in found], end - len(data) + len(whole)
+
+
+def _from(path: Path, offset: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read()
 
 
 def _text(line: bytes) -> str:

@@ -10,7 +10,7 @@ from spotlight.presence import read_beat
 def order(folder: RunFolder, given: RunOrder) -> Done:
     """Send an order and return the reply; refuses a run that is not, or not yet, able to take it."""
     try:
-        return give(sockets(folder.path), folder.name, given)
+        return give(sockets(folder.path), folder.word, given)
     except InputError:
         beat = read_beat(folder.path)
         if beat is None or not beat.is_alive:

@@ -66,7 +66,7 @@ def _check_not_live(folder: "RunFolder") -> None:
     if standing.pid_alive:
         raise InputError(
             f"the run {folder.name} is {standing.state.value} (process {standing.pid}) and needs its files; stop it "
-            f"with `spotlight drain {folder.name}` first."
+            f"with `spotlight drain {folder.word}` first."
         )
 
 

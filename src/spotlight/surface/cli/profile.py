@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotlight.compute.profiling.speed import Speed
-from spotlight.core.errors import ConfigError, InputError, suggestion
+from spotlight.core.errors import ConfigError, EnvironmentProblem, InputError, suggestion
 from spotlight.surface.cli.hints import hint
 from spotlight.surface.cli.progress import PatientProgress
 from spotlight.surface.json_output import print_json
@@ -78,16 +78,26 @@ def profile(
         found = _empty(path.stem, subject, base, _conditions(watch, beside) + _made_fast(subject, watch, speed))
         with _company(model, threads, beside) as company:
             progress.report("loading", 1, 1)
-            began = time.monotonic()
+            began, reasons = time.monotonic(), list[str]()
             for done, (operation, outcome) in enumerate(measurements(subject, watch, wanted, company), start=1):
                 if isinstance(outcome, LeftOut):
+                    reasons.append(outcome.why)
                     print(f"{operation} is left out: {outcome.why}", file=sys.stderr)
                 else:
                     found = msgspec.structs.replace(found, operations={**found.operations, operation: outcome})
                     _write(found, path)
                     print(f"{operation} known after {time.monotonic() - began:.0f} s", file=sys.stderr)
                 progress.report("measuring", done, len(wanted))
+    _check_measured(wanted, reasons, path)
     _show(found, path, as_json)
+
+
+def _check_measured(wanted: "list[Operation]", reasons: list[str], path: Path) -> None:
+    if len(reasons) == len(wanted):
+        raise EnvironmentProblem(
+            f"none of the operations ({', '.join(wanted)}) can be measured here, because {reasons[0].rstrip('.')}; "
+            f"{path} was not written; name another --device or other operations with --only."
+        )
 
 
 def _made_fast(subject: "ProfiledModel", watch: "Stopwatch", speed: Speed | None) -> str:

@@ -70,12 +70,12 @@ def rendered(template: str, **context: Any) -> Markup:
 
 def _finalized(value: Any) -> Any:
     """Every value that a template writes passes here before it is escaped."""
-    return formats.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return formats.without_controls(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _code(text: str) -> Markup:
     """Text with its commands, which stand between backticks, as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(formats.plain(text)))))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(formats.without_controls(text)))))
 
 
 def _spark(values: Sequence[float]) -> str:

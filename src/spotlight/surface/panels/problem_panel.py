@@ -48,14 +48,14 @@ class ProblemPanel(msgspec.Struct, frozen=True, kw_only=True):
 def problem_panel(
     view: RunView,
     standing: RunStanding,
-    name: str = "RUN",
+    word: str = "RUN",
     spent: float = 0.0,
     budget: BudgetConfig | None = None,
     verdict: AuditVerdict | None = None,
 ) -> ProblemPanel:
-    """`spent` is the cost so far in dollars."""
+    """`word` is the run in a command, `spent` the cost so far in dollars."""
     found = [
-        *_of_state(view, standing, name),
+        *_of_state(view, standing, word),
         *_of_learning(view),
         *_of_samples(view, verdict),
         *(_of_budget(view, spent, budget) if budget is not None and standing.pid_alive else ()),
@@ -64,14 +64,16 @@ def problem_panel(
     return ProblemPanel(advice=sorted(found, key=lambda one: order.index(one.severity)), noted=list(view.problems))
 
 
-def _of_state(view: RunView, standing: RunStanding, name: str) -> Iterator[Advice]:
-    resume = f"`spotlight resume {name}` continues it."
+def _of_state(view: RunView, standing: RunStanding, word: str) -> Iterator[Advice]:
+    resume = f"`spotlight resume {word}` continues it."
     if standing.state is State.DEAD:
         what = "The run's controller ended without a record, as after SIGKILL or a power cut."
         yield Advice(severity=Severity.BAD, problem=what, todo=resume)
     elif standing.state is State.FAILED:
         what = f"The run failed: {standing.reason}"
-        yield Advice(severity=Severity.BAD, problem=what, todo=f"Fix the cause (logs of {name}), then {resume}")
+        yield Advice(
+            severity=Severity.BAD, problem=what, todo=f"Fix the cause (`spotlight logs {word}`), then {resume}"
+        )
     if not standing.pid_alive:
         return
     longest = max((one.rollout_s + one.train_s for one in view.iterations[-5:]), default=0.0)
@@ -80,7 +82,7 @@ def _of_state(view: RunView, standing: RunStanding, name: str) -> Iterator[Advic
         what = f"No progress for {duration(quiet)}" + (
             f": it waits for {standing.waiting_for}." if standing.waiting_for else "."
         )
-        yield Advice(severity=Severity.WARNING, problem=what, todo=f"Look at the newest lines in the logs of {name}.")
+        yield Advice(severity=Severity.WARNING, problem=what, todo=f"Read the newest lines of `spotlight logs {word}`.")
     spot = [row for row in view.timeline.rows.values() if row.slot_class is SlotClass.SPOT]
     if spot and all(view.timeline.state(row) is TimelineState.AWAY for row in spot):
         last = max((life.end or 0.0 for row in spot for life in row.lives), default=0.0)

@@ -7,7 +7,7 @@ import msgspec
 
 from spotlight.budget import BudgetConfig
 from spotlight.control.market.prices import PriceTable
-from spotlight.surface.formats import plain
+from spotlight.surface.formats import without_controls
 from spotlight.surface.liveness import RunStanding, standing_of
 from spotlight.surface.panels.cost_panel import CostPanel, cost_panel
 from spotlight.surface.panels.crew_panel import CrewPanel, crew_panel
@@ -34,7 +34,8 @@ NO_PROMPTS: Mapping[str, str] = {}
 class RunSetting(msgspec.Struct, frozen=True, kw_only=True):
     """What panels need beside the journal; it does not change while a run lives."""
 
-    name: str = "RUN"
+    word: str = "RUN"
+    """The run in a command."""
     iterations: int | None = None
     prompts: Mapping[str, str] = NO_PROMPTS
     """Texts by prompt id."""
@@ -69,7 +70,7 @@ def setting_of(folder: "RunFolder") -> RunSetting:
     prompts = folder.read_prompts() if folder.prompts.exists() else None
     both = (*prompts.training, *prompts.held_out) if prompts else ()
     return RunSetting(
-        name=plain(folder.name),
+        word=without_controls(folder.word),
         iterations=config["iterations"],
         prompts={prompt.id: prompt.text for prompt in both},
         trained_on=len(prompts.shared(config["eval"]["prompts"])) if prompts else 0,
@@ -90,7 +91,7 @@ def panels_of(
     cost = cost_panel(view, prices)
     return Panels(
         summary=summary_panel(view, prices, standing, setting.iterations, verdict),
-        problems=problem_panel(view, standing, setting.name, cost.dollars, setting.budget, verdict),
+        problems=problem_panel(view, standing, setting.word, cost.dollars, setting.budget, verdict),
         scores=score_panel(view, setting.trained_on),
         rewards=reward_panel(view, setting.prompts),
         training=training_panel(view),

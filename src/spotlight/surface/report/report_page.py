@@ -13,6 +13,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from spotlight.control.market.prices import PriceTable
+from spotlight.core.run_files import word_of
 from spotlight.surface.html.fragments import report_fragments
 from spotlight.surface.html.templating import STATIC, rendered
 from spotlight.surface.liveness import standing_of
@@ -59,7 +60,7 @@ def render_report(
     panels = panels_of(
         view,
         prices,
-        setting or RunSetting(name=name),
+        setting or RunSetting(word=word_of(run_folder)),
         standing_of(view, run_folder),
         verdict,
         is_there=pictures.is_embeddable,
