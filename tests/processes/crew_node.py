@@ -242,10 +242,6 @@ class Story:
         """Degree of the largest crew after each change of crews."""
         return [max((len(crew) for crew in event.crews), default=1) for event in self.of(Crewing)]
 
-    def is_held(self) -> bool:
-        """Whether a worker holds the sample or has finished it."""
-        return len(self.of(Leased)) > len(self.of(Released))
-
     def holder(self) -> WorkerId:
         """The last worker that received the sample."""
         return self.of(Leased)[-1].worker
