@@ -8,6 +8,8 @@ PACKAGES := -e ./assets -e '.[dev]'
 export OMP_NUM_THREADS ?= 1
 # Some virtual machines advertise AMX without providing it; bf16 matmuls then die with an illegal instruction.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
+# Without bytecode every interpreter compiles torch anew, which takes 7 s.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo test test-full test-gpus lint clean storm docs dist dist-check
 
@@ -54,9 +56,7 @@ lint: setup
 	$(BIN)/ruff format --check src tests benchmarks docs/tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python tests/template_names.py > $(VENV)/template_names.py
-	$(BIN)/vulture src benchmarks vulture_whitelist.py $(VENV)/template_names.py
-	$(BIN)/vulture src benchmarks tests vulture_whitelist.py $(VENV)/template_names.py
+	$(BIN)/python tests/dead_code.py
 
 # The documentation as a site that needs no network: site/index.html. A broken link fails the build.
 docs: setup

@@ -1,6 +1,7 @@
 """One thread per test process, bytecode for the interpreters that tests start, and tiny models made here."""
 
 import gc
+import importlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +21,10 @@ os.environ["XDG_STATE_HOME"] = str(Path(__file__).parents[1] / ".pytest_cache" /
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # The modules that tests import make half a million objects that all stay: collections meanwhile take seconds.
 gc.disable()
+if os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
+    # Imported later anyway: in a fresh clone the second worker compiles these while the first one compiles torch.
+    for library in ("sympy", "scipy.stats", "scipy.optimize"):
+        importlib.import_module(library)
 
 
 def pytest_collection_finish() -> None:

@@ -4,9 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import datasets
-import pyarrow
-import pyarrow.parquet
 import pytest
 from command_line import spotlight
 
@@ -20,6 +17,10 @@ PROMPTS = [Prompt(text='the word "hat"', target="hat"), Prompt(text="a cat", tar
 
 
 def written(path: Path, **columns: list) -> str:
+    # Imported where it is used, as datasets is: every process that collects the tests would load both.
+    import pyarrow
+    import pyarrow.parquet
+
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
     return str(path)
@@ -28,11 +29,15 @@ def written(path: Path, **columns: list) -> str:
 @pytest.fixture(autouse=True)
 def hub(tmp_path, monkeypatch):
     """The working folder stands in for the hub: datasets reads owner/name there first."""
+    import datasets
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 def saved(folder: Path, **columns: list) -> str:
+    import datasets
+
     datasets.Dataset.from_dict(columns).save_to_disk(folder)
     return str(folder)
 
@@ -81,6 +86,8 @@ def test_other_columns_are_refused_with_all_columns_named(tmp_path):
 
 
 def test_table_that_is_missing_empty_or_damaged_is_refused(tmp_path):
+    import pyarrow
+
     with pytest.raises(InputError, match="does not exist"):
         load_prompts("absent.parquet", WORDS)
     (tmp_path / "text.parquet").write_text("a cat")
@@ -94,6 +101,8 @@ def test_table_that_is_missing_empty_or_damaged_is_refused(tmp_path):
 
 
 def test_dataset_of_several_splits_needs_a_name_and_says_which(tmp_path):
+    import datasets
+
     rows = datasets.Dataset.from_dict({"prompt": ["a cat"]})
     datasets.DatasetDict({"first": rows, "second": rows}).save_to_disk(tmp_path / "both")
     with pytest.raises(InputError, match=r"the splits first, second, .* such as both/first"):
@@ -114,6 +123,8 @@ def test_name_that_is_no_hub_id_is_refused(source):
 
 
 def test_hub_that_cannot_be_reached_is_a_problem_of_the_environment(monkeypatch):
+    import datasets
+
     def unreachable(*_, **__):
         raise ConnectionError("Couldn't reach 'me/words' on the Hub")
 
