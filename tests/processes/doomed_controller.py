@@ -12,7 +12,7 @@ from spotlight.core.types import WorkerId
 
 
 async def main() -> None:
-    async with world(Path(sys.argv[1]), is_bare="bare" in sys.argv[2:]) as (pool, controller):
+    async with world(Path(sys.argv[1]), is_bare="bare" in sys.argv[2:], is_scored=True) as (pool, controller):
         for name in ("spot-1", "spot-2"):
             node = await pool.add_node(msgspec.structs.replace(SPOT, name=name))
             worker = WorkerId(f"{node}/0.1")

@@ -1,18 +1,18 @@
-"""A process that imports the model once and forks a worker for every order; run by test_flight_processes.py.
+"""A process that forks a worker for every order; started by test_flight_processes.py.
 
-Each line of standard input is an order: roll out the sample of a scenario by a model, from a flight or from its
-beginning, among other neighbours. A worker with `stop` sends its commits over a pipe until that step boundary and waits
-to be killed; the commits are kept as the controller keeps them. A worker without `stop` runs to the end. The reply on
-standard output is one line.
+An order: roll out the sample of a scenario by a model, from a flight or from its beginning, among other neighbours. A
+worker with `stop` sends its commits over a pipe until that step boundary and waits to be killed; the commits are kept
+as the controller keeps them. A worker without `stop` runs to the end. Each order has one reply.
 """
 
 import hashlib
 import os
 import signal
 import struct
-import sys
 from base64 import b64decode, b64encode
-from functools import partial
+from contextlib import suppress
+from functools import cache, partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import BinaryIO
 
@@ -145,22 +145,21 @@ def carry_out(adapter: PixelAdapter, store: NodeStore, order: Order, flights: St
     return reply
 
 
-def main(folder: Path) -> None:
+def serve(link: Connection, folder: Path) -> None:
     # Before any kernel runs, so that no thread pool exists when a worker is forked.
     torch.set_num_threads(1)
-    nodes = {name: (build(), NodeStore(folder / name)) for name, build in MODELS.items()}
-    for adapter, store in nodes.values():
+
+    @cache
+    def node(model: str) -> tuple[PixelAdapter, NodeStore]:
+        adapter, store = MODELS[model](), NodeStore(folder / model)
         state = {name: p.detach() * 1.01 for name, p in adapter.transformer.named_parameters()}
         store.publish(WEIGHTS, adapter.family, state, "base")
+        return adapter, store
+
     flights = StoredFlights()
-    for line in sys.stdin:
-        order = msgspec.json.decode(line, type=Order)
-        reply = carry_out(*nodes[order.model], order, flights)
-        sys.stdout.write(msgspec.json.encode(reply).decode() + "\n")
-        sys.stdout.flush()
+    with suppress(EOFError):
+        while True:
+            order: Order = link.recv()
+            link.send(carry_out(*node(order.model), order, flights))
     # Tearing down an interpreter that holds torch takes seconds.
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -1,18 +1,13 @@
 """Persistent rank processes for tests of gangs; they run the functions of gang_work.py, called by name."""
 
-import multiprocessing
 import os
 import signal
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import msgspec
-
-import spotlight
+from fork_server import forked
 
 PATIENCE_S = 60.0
 
@@ -26,37 +21,17 @@ class Raised(msgspec.Struct):
     seconds: float = 0.0
 
 
-TESTS = Path(__file__).parents[1]
-FOLDERS = [TESTS / "processes", TESTS / "unit", TESTS / "conformance", Path(spotlight.__file__).parents[1]]
-
-
 def _serve(link: Connection) -> None:
     """Entry point of a rank; only the fork server imports the models, not the test."""
-    # Another test may have started the server, with other folders.
-    sys.path.extend(str(folder) for folder in FOLDERS if str(folder) not in sys.path)
     from gang_work import serve
 
     serve(link)
-
-
-@contextmanager
-def _server_environment() -> Iterator[None]:
-    """Environment of the fork server, which the first rank starts: it imports by this path alone."""
-    before = dict(os.environ)
-    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, FOLDERS))}
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 class GangRanks:
     """`count` processes that can form gangs, forked from a server that has imported everything."""
 
     def __init__(self, count: int) -> None:
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["gang_work"])
         self._links: dict[int, Connection] = {}
         self._processes: dict[int, Any] = {}
         self.epoch = 0
@@ -64,12 +39,7 @@ class GangRanks:
             self.start(rank)
 
     def start(self, process: int) -> None:
-        mine, theirs = self._context.Pipe()
-        with _server_environment():
-            started = self._context.Process(target=_serve, args=(theirs,), daemon=True)
-            started.start()
-        theirs.close()
-        self._links[process], self._processes[process] = mine, started
+        self._links[process], self._processes[process] = forked(_serve)
 
     def kill(self, process: int) -> None:
         os.kill(self._processes[process].pid, signal.SIGKILL)

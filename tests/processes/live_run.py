@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fork_server
 from command_line import spotlight
 from relayed_run import PORT_FILE
 
@@ -55,7 +56,14 @@ output: {{name: run, checkpoint_every: 2, journal: {{sync: never}}}}
 class LiveRun:
     """One run folder and its current controller."""
 
-    def __init__(self, folder: Path, recipe: str | None = None, iterations: int = 3, name: str = "run") -> None:
+    def __init__(
+        self, folder: Path, recipe: str | None = None, iterations: int = 3, name: str = "run", is_lent: bool = False
+    ) -> None:
+        """`is_lent`: its workers are forked from a nursery that other runs of this test process use too, for runs that
+        a test only compares with."""
+        self._program: tuple[str, ...] = ("-m", "spotlight.surface.cli.main")
+        if is_lent:
+            self._program = (str(Path(__file__).with_name("lent_run.py")), str(fork_server.nursery()))
         self.folder = folder
         self.run = folder / "runs" / name
         (folder / "recipe.yaml").write_text(recipe or RECIPE.format(iterations=iterations))
@@ -207,11 +215,11 @@ class LiveRun:
         """Where the controller of a relayed run listens."""
         return "127.0.0.1", int((self.folder / PORT_FILE).read_text())
 
-    def _spawn(self, *arguments: str, program: Sequence[str] = ("-m", "spotlight.surface.cli.main")) -> None:
+    def _spawn(self, *arguments: str, program: Sequence[str] = ()) -> None:
         path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
         with (self.folder / "controller.log").open("ab") as log:
             self._controller = subprocess.Popen(
-                [sys.executable, *program, *arguments],
+                [sys.executable, *(program or self._program), *arguments],
                 cwd=self.folder,
                 stdout=log,
                 stderr=log,

@@ -159,7 +159,8 @@ class ControllerStub:
             self._changed.notify_all()
 
 
-def pool_settings(run: Path, **cluster: Any) -> LocalPoolSettings:
+def pool_settings(run: Path, is_scored: bool = False, **cluster: Any) -> LocalPoolSettings:
+    """Settings of a pool of echo workers; without rewards a node starts no process that scores."""
     patience = {"heartbeat_s": 0.1, "silence_s": 5.0, "drain_s": 5.0} | cluster
     return LocalPoolSettings(
         run=run,
@@ -168,15 +169,15 @@ def pool_settings(run: Path, **cluster: Any) -> LocalPoolSettings:
         entry="echo_worker:entry",
         preload=("json",),
         worker_settings=b"",
-        rewards=(Term(name="echo_worker:Brightness", processes=1, timeout_s=120.0),),
+        rewards=(Term(name="echo_worker:Brightness", processes=1, timeout_s=120.0),) if is_scored else (),
         cluster=ClusterConfig(**patience),
     )
 
 
 @asynccontextmanager
-async def world(run: Path, is_bare: bool = False, **cluster: Any):
-    """A controller and a started pool without nodes; both are closed at the end."""
-    settings = replace(pool_settings(run, **cluster), is_bare=is_bare)
+async def world(run: Path, is_bare: bool = False, is_scored: bool = False, **cluster: Any):
+    """A controller and a started pool without nodes; both are closed at the end. Results need `is_scored`."""
+    settings = replace(pool_settings(run, is_scored, **cluster), is_bare=is_bare)
     pool, controller = LocalPool(settings), ControllerStub()
     await pool.start()
     try:

@@ -3,19 +3,18 @@
 Tests use `Ranks`; the ranks run the functions of parallel_work.py, called by name.
 """
 
-import multiprocessing
 import os
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from fork_server import forked
 from store_thread import StoreThread
 
-import spotlight
 from spotlight.core.crew_messages import Forward, ForwardDone, GroupToken
 from spotlight.core.types import NodeId, WorkerId
 
@@ -38,41 +37,20 @@ def _serve(link: Connection) -> None:
     serve(link)
 
 
-@contextmanager
-def _server_environment() -> Iterator[None]:
-    """Environment of the fork server, which the first rank starts: it imports by this path alone."""
-    before = dict(os.environ)
-    folders = [Path(__file__).parent, Path(__file__).parents[1] / "unit", Path(spotlight.__file__).parents[1]]
-    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, folders))}
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 class Ranks:
     """`count` workers of one node, forked from a server that has imported everything."""
 
     def __init__(self, count: int, folder: Path) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["parallel_work"])
         self.path = folder / "store"
         self.store = StoreThread(self.path)
         self.epoch = 0
-        self._context = context
         self._links: dict[int, Connection] = {}
         self._processes: dict[int, Any] = {}
-        with _server_environment():
-            for rank in range(count):
-                self.start(rank)
+        for rank in range(count):
+            self.start(rank)
 
     def start(self, rank: int) -> None:
-        mine, theirs = self._context.Pipe()
-        process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
-        process.start()
-        theirs.close()
-        self._links[rank], self._processes[rank] = mine, process
+        self._links[rank], self._processes[rank] = forked(_serve)
 
     def kill(self, rank: int) -> None:
         os.kill(self._processes[rank].pid, signal.SIGKILL)

@@ -32,9 +32,9 @@ output: {{name: run, checkpoint_every: 20, journal: {{sync: never}}}}
 NOTICE_S, SCORED_S = 10.0, 1.0
 
 
-def made(folder: Path, grace_s: int) -> LiveRun:
+def made(folder: Path, grace_s: int, is_lent: bool = False) -> LiveRun:
     folder.mkdir()
-    return LiveRun(folder, RECIPE.format(grace_s=grace_s, notices=notices_of(folder)))
+    return LiveRun(folder, RECIPE.format(grace_s=grace_s, notices=notices_of(folder)), is_lent=is_lent)
 
 
 def start(world: PoolWorld, run: LiveRun) -> None:

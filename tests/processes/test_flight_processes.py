@@ -1,56 +1,46 @@
 """A rollout whose worker is killed at a step boundary ends on another worker with the bits of an undisturbed one."""
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from flight_nursery import Order, Reply, serve
+from fork_server import forked
 
 STEPS = 10
 SCENARIOS = ["ode", "sde"]
 
 
 class Nursery:
-    """One process that forks a worker for every order, so that the models are imported once."""
+    """One process that forks a worker for every order, so that the models are made once."""
 
     def __init__(self, store: Path) -> None:
-        script = Path(__file__).with_name("flight_nursery.py")
-        self.process = subprocess.Popen(
-            [sys.executable, str(script), str(store)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(script.parents[1] / "unit")},
-        )
+        self.link, self.process = forked(serve, store)
 
-    def order(self, **order: object) -> dict:
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+    def order(self, **order: object) -> Reply:
+        self.link.send(Order(**order))
+        return self.link.recv()
 
     def killed_at(self, stop: int, **order: object) -> str:
         """The flight that a worker committed before it was killed."""
         reply = self.order(stop=stop, **order)
-        assert reply["signal"] == signal.SIGKILL
-        return reply["flight"]
+        assert reply.signal == signal.SIGKILL
+        return reply.flight
 
     def finished(self, **order: object) -> tuple[str, int]:
         """Digest of the finished sample, and the steps that this worker took."""
         reply = self.order(**order)
-        assert reply["signal"] == 0
-        return reply["digest"], reply["steps"]
+        assert reply.signal == 0
+        return reply.digest, reply.steps
 
 
 @pytest.fixture(scope="module")
 def nursery(tmp_path_factory) -> Iterator[Nursery]:
     started = Nursery(tmp_path_factory.mktemp("store"))
     yield started
-    started.process.stdin.close()
-    started.process.wait(timeout=30)
+    started.link.close()
+    started.process.join(30)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

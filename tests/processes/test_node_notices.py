@@ -68,7 +68,7 @@ def test_file_of_one_node_is_a_notice_for_that_node_alone(run, tmp_path):
 
 def test_sigterm_to_all_processes_of_a_node_is_a_notice_and_ends_none_and_the_pool_can_still_drain_it(run):
     async def story():
-        async with world(run, notices={"sources": ["sigterm"], "grace_s": 25}) as (pool, controller):
+        async with world(run, is_scored=True, notices={"sources": ["sigterm"], "grace_s": 25}) as (pool, controller):
             node = await pool.add_node(SPOT)
             hello = await controller.worker(FIRST)
             agent = agent_of(hello)

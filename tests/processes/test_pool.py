@@ -85,7 +85,7 @@ def test_workers_import_after_their_fork_if_a_library_starts_a_thread_on_import(
 
 def test_granted_work_returns_scored_with_its_payload(run):
     async def story():
-        async with world(run) as (pool, controller):
+        async with world(run, is_scored=True) as (pool, controller):
             node = await pool.add_node(SPOT)
             hello = await controller.wait(m.NodeHello)
             assert (hello.node, hello.slot_class, hello.zone, hello.token) == (node, SlotClass.SPOT, "a", "secret")
@@ -114,7 +114,7 @@ def test_granted_work_returns_scored_with_its_payload(run):
 
 def test_judge_that_fails_on_one_picture_scores_the_others_and_all_payloads_arrive(run):
     async def story():
-        async with world(run) as (pool, controller):
+        async with world(run, is_scored=True) as (pool, controller):
             node = await pool.add_node(SPOT)
             await controller.worker(FIRST)
             controller.send(node, grant(1, UNJUDGED, 2), FIRST)
@@ -131,7 +131,7 @@ def test_judge_that_fails_on_one_picture_scores_the_others_and_all_payloads_arri
 
 def test_killed_worker_is_reported_once_and_replaced_by_its_next_incarnation(run):
     async def story():
-        async with world(run) as (pool, controller):
+        async with world(run, is_scored=True) as (pool, controller):
             node = await pool.add_node(msgspec.structs.replace(SPOT, slots=2))
             first = await controller.worker(FIRST)
             other = await controller.worker(WorkerId("spot-1.1/1.1"))
@@ -168,7 +168,7 @@ def test_worker_that_hangs_or_sends_a_broken_frame_is_killed_and_replaced(run):
 
 def test_notice_to_a_node_reaches_the_controller_and_kills_nothing(run):
     async def story():
-        async with world(run) as (pool, controller):
+        async with world(run, is_scored=True) as (pool, controller):
             node = await pool.add_node(SPOT)
             hello = await controller.worker(FIRST)
             await pool.warn(node, NoticeKind.IMMINENT, 30.0)
@@ -184,7 +184,7 @@ def test_notice_to_a_node_reaches_the_controller_and_kills_nothing(run):
 
 def test_node_killed_loses_all_its_processes_at_once_and_rejoins_as_the_next_incarnation(run):
     async def story():
-        async with world(run) as (pool, controller):
+        async with world(run, is_scored=True) as (pool, controller):
             node = await pool.add_node(msgspec.structs.replace(SPOT, slots=2))
             other = await pool.add_node(msgspec.structs.replace(SPOT, name="spot-2"))
             worker = await controller.worker(FIRST)
@@ -217,7 +217,7 @@ async def _until_down(pool):
 
 def test_crashed_agent_ends_its_workers_and_is_restarted(run):
     async def story():
-        async with world(run) as (pool, controller):
+        async with world(run, is_scored=True) as (pool, controller):
             node = await pool.add_node(SPOT)
             worker = await controller.worker(FIRST)
             controller.send(node, grant(5), FIRST)
@@ -234,7 +234,7 @@ def test_crashed_agent_ends_its_workers_and_is_restarted(run):
 
 def test_dead_nursery_ends_every_node_and_both_are_restarted(run):
     async def story():
-        async with world(run) as (pool, controller):
+        async with world(run, is_scored=True) as (pool, controller):
             await pool.add_node(SPOT)
             worker = await controller.worker(FIRST)
             nursery = parent_of(worker.pid)
@@ -248,7 +248,7 @@ def test_dead_nursery_ends_every_node_and_both_are_restarted(run):
 
 def test_drained_workers_hand_back_and_exit_on_their_own(run):
     async def story():
-        async with world(run) as (pool, controller):
+        async with world(run, is_scored=True) as (pool, controller):
             node = await pool.add_node(msgspec.structs.replace(SPOT, slots=2))
             for slot in (0, 1):
                 await controller.worker(WorkerId(f"spot-1.1/{slot}.1"))
@@ -330,7 +330,7 @@ def test_twenty_random_kills_in_a_row_leave_no_orphan_and_no_zombie(run, is_bare
     chance = random.Random(7)
 
     async def story():
-        async with world(run, is_bare) as (pool, controller):
+        async with world(run, is_bare, is_scored=True) as (pool, controller):
             nodes = [await pool.add_node(spec) for spec in specs]
             for _ in range(20):
                 index = chance.randrange(len(nodes))

@@ -29,7 +29,7 @@ def finished(run: LiveRun, patience_s: float = PATIENCE_S) -> LiveRun:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> LiveRun:
-    run = LiveRun(tmp_path_factory.mktemp("undisturbed"), iterations=2)
+    run = LiveRun(tmp_path_factory.mktemp("undisturbed"), iterations=2, is_lent=True)
     run.start()
     return finished(run)
 

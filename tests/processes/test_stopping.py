@@ -31,7 +31,7 @@ def test_signal_stops_the_run_within_its_time_limit_though_the_iteration_never_e
     (tmp_path / "never.py").write_text(textwrap.dedent(HANGING))
     recipe = RECIPE.format(iterations=1).replace("heartbeat_s: 0.2", "heartbeat_s: 0.2, start_s: 30.0")
     recipe = recipe.replace("reward: {processes: 1}", "reward: {processes: 1, name: 'never:Hanging'}")
-    run = LiveRun(tmp_path, recipe)
+    run = LiveRun(tmp_path, recipe, is_lent=True)
     try:
         run.start("--cluster.spot", "0")
         run.wait_for(lambda: read_beat(run.run))
