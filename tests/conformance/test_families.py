@@ -99,9 +99,9 @@ def test_rollout_from_the_text_of_a_prompt_makes_the_picture_of_the_pipeline(mon
         call |= {"negative_prompt": " ", "true_cfg_scale": guidance}
     else:
         call |= {"guidance_scale": guidance}
-    latents = model.call_pipeline(x_BSC, "latent", **call)
-    picture = model.call_pipeline(x_BSC, "pt", **call)
-    ours = rolled_out(monkeypatch, model.adapter, x_BSC, *model.conditions(TEXTS[1:]), guidance)
+    latents = model.call_pipeline(x_BSC, "latent", FEW_STEPS, **call)
+    picture = model.call_pipeline(x_BSC, "pt", FEW_STEPS, **call)
+    ours = rolled_out(monkeypatch, model.adapter, x_BSC, *model.conditions(TEXTS[1:]), guidance, FEW_STEPS)
     if model.family.name == "qwen-image":
         # The pipeline drops a mask without padding, which changes the kernel of attention.
         torch.testing.assert_close(ours, latents, atol=1e-5, rtol=0)
@@ -146,8 +146,8 @@ def test_flux_without_embedded_guidance_is_the_pipelines_true_guidance(monkeypat
         **{"prompt_embeds": cond.embeds, "pooled_prompt_embeds": cond.pooled, "true_cfg_scale": 2.0},
         **{"negative_prompt_embeds": uncond.embeds, "negative_pooled_prompt_embeds": uncond.pooled},
     }
-    ours = rolled_out(monkeypatch, model.adapter, noise(2), cond, uncond, 2.0)
-    assert torch.equal(ours, model.call_pipeline(noise(2), "latent", **call))
+    ours = rolled_out(monkeypatch, model.adapter, noise(2), cond, uncond, 2.0, FEW_STEPS)
+    assert torch.equal(ours, model.call_pipeline(noise(2), "latent", FEW_STEPS, **call))
 
 
 # --- velocity and replay ---

@@ -76,20 +76,23 @@ def remarks(check, checked: PlannedRun) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("reward", "parts"),
+    ("reward", "mode", "parts"),
     [
-        ("preflight_rewardd:right", ["cannot be imported", "No module named 'preflight_rewardd'", "reward.folder"]),
-        ("preflight_rewards:nan", ["returned nan for image 0", "finite number"]),
-        ("preflight_rewards:too_few", ["a list of 5 numbers for 6 images", "one number per image"]),
-        ("preflight_rewards:broken", ["raised KeyError", "preflight_rewards.py line 14", "the whole traceback is in"]),
+        ("preflight_rewardd:right", [], ["cannot be imported", "No module named 'preflight_rewardd'", "reward.folder"]),
+        ("preflight_rewards:nan", ["--dry-run"], ["returned nan for image 0", "finite number"]),
+        ("preflight_rewards:too_few", [], ["a list of 5 numbers for 6 images", "one number per image"]),
+        (
+            "preflight_rewards:broken",
+            ["--dry-run"],
+            ["raised KeyError", "preflight_rewards.py line 14", "the whole traceback is in"],
+        ),
     ],
 )
-def test_reward_that_cannot_score_is_one_sentence_before_anything_is_written(here, reward, parts):
-    for mode in ([], ["--dry-run"]):
-        outcome = spotlight("train", "words-nft", "--reward.name", reward, *mode)
-        assert outcome.code == 2
-        sentence = outcome.err.strip().splitlines()[-1]
-        assert all(part in sentence for part in parts), sentence
+def test_reward_that_cannot_score_is_one_sentence_before_anything_is_written(here, reward, mode, parts):
+    outcome = spotlight("train", "words-nft", "--reward.name", reward, *mode)
+    assert outcome.code == 2
+    sentence = outcome.err.strip().splitlines()[-1]
+    assert all(part in sentence for part in parts), sentence
     # Python may keep the bytecode of the module.
     assert {path.name for path in here.iterdir()} <= {"preflight_rewards.py", "__pycache__"}
 

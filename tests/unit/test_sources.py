@@ -166,12 +166,22 @@ def test_paced_run_has_no_model(copied):
         resolve("mine")
 
 
-@pytest.fixture
-def adapters(tmp_path, monkeypatch) -> MadeRun:
+@pytest.fixture(scope="module")
+def first_adapters(tmp_path_factory) -> MadeRun:
     """A LoRA run that began from a weights file, so that it has a copy of it."""
+    folder = tmp_path_factory.mktemp("adapters")
+    base = write_random_weights(folder / "base.safetensors", "words")
+    return made_run(folder / "runs" / "first", *LORA, base=str(base))
+
+
+@pytest.fixture
+def adapters(first_adapters, tmp_path, monkeypatch) -> MadeRun:
+    """A copy of it that may be changed, in a folder of runs below the working folder."""
     monkeypatch.chdir(tmp_path)
-    base = write_random_weights(tmp_path / "base.safetensors", "words")
-    return made_run(tmp_path / "runs" / "mine", *LORA, base=str(base))
+    folder = RunFolder(Path(shutil.copytree(first_adapters.folder.path, tmp_path / "runs" / "mine")))
+    # With the path of its own base.
+    folder.write_config(folder.read_config())
+    return MadeRun(folder, first_adapters.trainer)
 
 
 def test_adapters_are_merged_into_the_copy_that_their_run_began_from(adapters):
@@ -232,6 +242,7 @@ def test_settings_of_a_moved_run_name_its_own_copy_where_it_is_now(adapters):
     assert moved.read_config()["model"]["name"] == str(moved.base)
 
 
+@pytest.mark.parametrize("run", [LORA], ids=["lora"], indirect=True)
 def test_new_run_from_altered_weights_is_refused_and_leaves_no_folder(copied):
     flip(copied.average)
     outcome = spotlight("train", "words-nft", "--model.name", "mine", "--output.name", "new")
