@@ -20,7 +20,8 @@ from spotlight.sim.setting import draw_setting
 from spotlight.sim.storm import StormRun
 from spotlight.sim.virtual_loop import run_virtually
 
-SEEDS = range(12)
+SEEDS = range(6)
+ALL_SEEDS = pytest.mark.parametrize("seed", [*SEEDS, *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, 12))])
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def held_seconds(records: Sequence[Record]) -> Fraction:
     return held + end(list(up), last)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@ALL_SEEDS
 def test_kinds_of_every_slot_of_a_storm_add_up_to_the_time_it_was_held(storm_journal, seed: int) -> None:
     records, slots, tenures = storm_journal(seed), Occupancy(), {}
 
@@ -84,7 +85,7 @@ def test_kinds_of_every_slot_of_a_storm_add_up_to_the_time_it_was_held(storm_jou
     assert total == held_seconds(records)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@ALL_SEEDS
 def test_bill_of_a_storm_by_kind_adds_up_to_the_cent_and_to_the_bubbles(storm_journal, seed: int) -> None:
     records, meter = storm_journal(seed), CostMeter()
     for record in records:

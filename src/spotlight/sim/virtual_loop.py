@@ -182,6 +182,10 @@ def run_virtually(main: Coroutine[None, None, Outcome]) -> Outcome:
         escaped.append(error if isinstance(error, BaseException) else RuntimeError(str(context.get("message"))))
 
     thresholds = gc.get_threshold()
+    # A process that froze objects before keeps them frozen: otherwise every later full collection would visit them.
+    stays_frozen = gc.get_freeze_count() > 0
+    if stays_frozen:
+        gc.collect()
     # Existing objects are not this run's garbage: no collection visits them.
     gc.freeze()
     gc.set_threshold(*COLLECTIONS)
@@ -193,7 +197,8 @@ def run_virtually(main: Coroutine[None, None, Outcome]) -> Outcome:
         gc.set_threshold(*thresholds)
         # The objects of a run form one large cycle; without this, they would live until the end of the next run.
         gc.collect()
-        gc.unfreeze()
+        if not stays_frozen:
+            gc.unfreeze()
     if escaped:
         raise escaped[0]
     return outcome
