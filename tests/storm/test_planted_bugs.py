@@ -39,7 +39,7 @@ BUGS = Bugs()
 caught_by = BUGS.caught_by
 
 
-@caught_by(6)
+@caught_by(7)
 def fence_check_dropped(patch: pytest.MonkeyPatch) -> None:
     """A late result of an older attempt is accepted as that of the live one."""
     refusal = ledger._refusal

@@ -172,7 +172,7 @@ def weights_offered_that_are_not_held(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LoadingCore, "_offer", offered)
 
 
-@caught_by(6)
+@caught_by(59)
 def request_for_weights_outlives_its_set(patch: pytest.MonkeyPatch) -> None:
     """A newcomer loads a set that is no longer announced beside all others, for which there is no room."""
 
