@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import repeat
 from math import inf
@@ -283,10 +284,10 @@ class SimNode:
         """The agent drops the result. Once the hand-back is reported it also goes past the agent, to be fenced."""
         self.finished(worker, row, digest, blob)
         if row.request.work is Work.ROLLOUT and not self._core.is_storing(worker.id):
-            result = row.result(digest)
-            payload = stored_sample(result, blob, lambda: blob, self._world.storage)
-            score = self._world.numerics.score(row.request, digest)
-            self.report(worker.id, msgspec.structs.replace(result, payload=payload, score=score))
+            result, score = row.result(digest), self._world.numerics.score(row.request, digest)
+            with suppress(Stopped):
+                payload = stored_sample(result, blob, lambda: blob, self._world.storage)
+                self.report(worker.id, msgspec.structs.replace(result, payload=payload, score=score))
 
     def kill_reward_process(self) -> None:
         """Kill every reward process, idle or busy."""
