@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+# Examples have no time limit: they take as long as the machine is busy.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 # Before torch is imported: pools of several test processes would spin against each other for the same cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A test that names a model of the hub must not fetch gigabytes.

@@ -83,7 +83,7 @@ def test_run_with_workers_trainer_controller_and_rewards_killed_ends_with_every_
         status = run.status()
         assert (status["state"], status["pid_alive"]) == ("dead", False)
         assert "ended without a record" in status["reason"]
-        assert "spotlight resume run" in status["reason"]
+        assert f"spotlight resume {run.folder / 'runs' / 'run'}" in status["reason"]
         run.wait_for(lambda: not run.living())
         run.resume()
         run.wait_for_event(RunResumed)

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spotlight.control.advantage import StdMode, decoupled_advantages, group_advantages
@@ -16,7 +16,6 @@ modes = st.sampled_from(list(StdMode))
 lagged = st.one_of(st.none(), st.floats(0.01, 10))
 
 
-@settings(deadline=None)
 @given(iterations, modes, lagged, st.randoms(use_true_random=False))
 def test_order_of_samples_and_groups_changes_no_bit(iteration, mode, std, random):
     made = group_advantages(iteration, std_mode=mode, eps=EPS, lagged_std=std)
@@ -28,7 +27,6 @@ def test_order_of_samples_and_groups_changes_no_bit(iteration, mode, std, random
         assert group.advantages.tolist() == made[place].advantages[orders[place]].tolist()
 
 
-@settings(deadline=None)
 @given(iterations, modes, lagged, st.floats(-1000, 1000))
 def test_a_common_offset_does_not_matter(iteration, mode, std, offset):
     made = group_advantages(iteration, std_mode=mode, eps=EPS, lagged_std=std)
@@ -38,7 +36,6 @@ def test_a_common_offset_does_not_matter(iteration, mode, std, offset):
         np.testing.assert_allclose(one.advantages, other.advantages, rtol=1e-6, atol=1e-6)
 
 
-@settings(deadline=None)
 @given(iterations, lagged)
 def test_an_offset_of_one_group_does_not_matter_unless_the_scale_is_shared_across_groups(iteration, std):
     for mode in (StdMode.GROUP, StdMode.LAGGED):
@@ -49,7 +46,6 @@ def test_an_offset_of_one_group_does_not_matter_unless_the_scale_is_shared_acros
             np.testing.assert_allclose(one.advantages, other.advantages, rtol=1e-6, atol=1e-6)
 
 
-@settings(deadline=None)
 @given(iterations, modes, lagged)
 def test_kept_advantages_sum_to_zero_and_follow_the_rewards(iteration, mode, std):
     for group, scored in zip(
@@ -62,7 +58,6 @@ def test_kept_advantages_sum_to_zero_and_follow_the_rewards(iteration, mode, std
         assert np.isfinite(group.advantages).all()
 
 
-@settings(deadline=None)
 @given(iterations, modes, lagged, st.sampled_from([math.nan, math.inf, -math.inf]), st.data())
 def test_a_sample_without_reward_is_as_if_absent(iteration, mode, std, bad, data):
     where = data.draw(st.integers(0, len(iteration) - 1))
@@ -96,7 +91,6 @@ def decoupled(columns, weights, mode, stds):
     return decoupled_advantages(columns, weights, std_mode=mode, eps=EPS, lagged_stds=stds, baselines={})
 
 
-@settings(deadline=None)
 @given(several_rewards(), modes, st.randoms(use_true_random=False))
 def test_order_of_rewards_samples_and_groups_changes_no_bit_of_decoupled_advantages(drawn, mode, random):
     columns, weights, stds = drawn
@@ -111,7 +105,6 @@ def test_order_of_rewards_samples_and_groups_changes_no_bit_of_decoupled_advanta
         assert group.kept.tolist() == made[place].kept[orders[place]].tolist()
 
 
-@settings(deadline=None)
 @given(several_rewards(), modes)
 def test_sample_without_a_score_of_one_reward_changes_nothing_for_its_siblings(drawn, mode):
     columns, weights, stds = drawn

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spotlight.control.explore.seeds import Preview, audit_seeds, choose, prompt_mean, unselected
@@ -62,27 +62,23 @@ def test_group_and_audited_seeds_are_weighted_by_their_numbers():
     assert prompt_mean(np.ones(4), np.array([0.0]), 12) == pytest.approx(0.25)
 
 
-@settings(deadline=None)
 @given(groups, audits, st.integers(0, 200), st.randoms(use_true_random=False))
 def test_order_changes_no_bit(group, audited, left, random):
     shuffled = [np.array(random.sample(known.tolist(), known.size)) for known in (group, audited)]
     assert prompt_mean(*shuffled, left) == prompt_mean(group, audited, left)
 
 
-@settings(deadline=None)
 @given(groups, audits, st.integers(0, 200), st.floats(-1000, 1000))
 def test_a_constant_added_to_all_rewards_is_added_to_the_mean(group, audited, left, offset):
     moved = prompt_mean(group + offset, audited + offset, left)
     assert moved == pytest.approx(prompt_mean(group, audited, left) + offset, abs=1e-9)
 
 
-@settings(deadline=None)
 @given(rewards, st.integers(1, 12), st.integers(1, 12), st.integers(0, 200))
 def test_equal_rewards_have_exactly_their_value_as_mean(reward, group, audited, left):
     assert prompt_mean(np.full(group, reward), np.full(audited, reward), left) == reward
 
 
-@settings(deadline=None)
 @given(groups, audits, st.integers(1, 200))
 def test_samples_without_a_reward_take_the_mean_of_the_others_of_their_kind(group, audited, left):
     """A dropped or unscored audit changes nothing; a dropped sample counts as the mean of the rest."""

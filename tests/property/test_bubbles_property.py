@@ -78,7 +78,7 @@ def journal(drawn: list[tuple[float, str, str, int, float, float, Activity, int]
     return records
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(EVENTS)
 def test_stretches_of_a_slot_follow_one_another_from_its_first_instant_to_its_last(drawn):
     slots, stretches = Occupancy(), {}
@@ -103,7 +103,7 @@ def test_stretches_of_a_slot_follow_one_another_from_its_first_instant_to_its_la
         held = {name: new if name in gone else held.get(name, new) for name, new in opened_now.items()}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(EVENTS)
 def test_kinds_add_up_to_the_time_held_and_iterations_to_the_run(drawn):
     records, slots, held = journal(drawn), Occupancy(), {}

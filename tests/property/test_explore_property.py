@@ -20,7 +20,7 @@ def previews_of(values):
     return [Preview(3 * seed + 1, value) for seed, value in enumerate(values)]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(rewards, sizes)
 def test_no_subset_varies_more_than_the_selected_one(values, size):
     by_seed = {preview.seed: preview.reward for preview in previews_of(values)}
@@ -35,7 +35,6 @@ def test_no_subset_varies_more_than_the_selected_one(values, size):
     assert math.isclose(largest_variance(values, size), best, rel_tol=1e-9, abs_tol=1e-12 * scale)
 
 
-@settings(deadline=None)
 @given(rewards, sizes, st.lists(bad, max_size=3), st.randoms(use_true_random=False))
 def test_neither_order_nor_unusable_previews_change_the_selection(values, size, unusable, random):
     previews = previews_of(values)
@@ -43,7 +42,6 @@ def test_neither_order_nor_unusable_previews_change_the_selection(values, size, 
     assert select(random.sample(noisy, len(noisy)), size) == select(previews, size)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(-8, 8), min_size=1, max_size=9), sizes, st.integers(-1000, 1000))
 def test_an_offset_of_all_rewards_changes_nothing(values, size, offset):
     assert select(previews_of([float(v + offset) for v in values]), size) == select(
@@ -51,7 +49,6 @@ def test_an_offset_of_all_rewards_changes_nothing(values, size, offset):
     )
 
 
-@settings(deadline=None)
 @given(st.lists(rewards, min_size=1, max_size=6), st.integers(1, 6), sizes, st.data())
 def test_candidates_chosen_by_scouts_stay_chosen_with_more_previews(scouts, count, size, data):
     scouts = [values for values in scouts if len(values) >= size]
@@ -69,7 +66,6 @@ def test_candidates_chosen_by_scouts_stay_chosen_with_more_previews(scouts, coun
     }
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(coarse, bad), max_size=9), sizes, st.randoms(use_true_random=False))
 def test_choose_always_gives_a_whole_group_of_different_seeds(values, size, random):
     previews = previews_of(values)
@@ -80,7 +76,6 @@ def test_choose_always_gives_a_whole_group_of_different_seeds(values, size, rand
     assert choose(random.sample(previews, len(previews)), size, range(10_000)) == chosen
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=4, max_size=12), st.integers(2, 3))
 def test_fidelity_of_a_full_audit_is_within_bounds(values, kept):
     pairs = tuple(AuditedSeed(round(a, 3), round(b, 3)) for a, b in values)

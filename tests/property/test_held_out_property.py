@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from spotlight.compute.scores import Estimate, estimate
@@ -41,13 +41,11 @@ def independent(values: np.ndarray) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
-@settings(deadline=None)
 @given(st.one_of(st.lists(grades, min_size=2), st.lists(verdicts, min_size=1)).map(np.array))
 def test_one_picture_per_prompt_changes_no_bit(values):
     assert estimate(values, range(len(values))) == estimate(values) == independent(values)
 
 
-@settings(deadline=None)
 @given(any_scores, st.randoms(use_true_random=False))
 def test_order_of_pictures_does_not_matter(scored, random):
     values, prompts = scored
@@ -57,7 +55,6 @@ def test_order_of_pictures_does_not_matter(scored, random):
     np.testing.assert_allclose(list(vars(again).values()), list(vars(made).values()), rtol=0, atol=1e-7)
 
 
-@settings(deadline=None)
 @given(any_scores)
 def test_interval_by_prompt_is_never_narrower_than_that_of_independent_pictures(scored):
     values, prompts = scored
@@ -68,7 +65,6 @@ def test_interval_by_prompt_is_never_narrower_than_that_of_independent_pictures(
     assert made.high >= bound.high - 1e-9
 
 
-@settings(deadline=None)
 @given(st.lists(verdicts, min_size=1, max_size=8), st.integers(2, 9))
 def test_pass_or_fail_pictures_alike_within_prompts_have_the_interval_of_one_picture_per_prompt(passed, pictures):
     repeated = estimate(np.repeat(passed, pictures), np.repeat(np.arange(len(passed)), pictures).tolist())

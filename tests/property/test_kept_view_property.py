@@ -44,7 +44,7 @@ def write(journal: Journal, records: list[Record], snapshots: dict[int, Snapshot
         newest.write_bytes(content[: len(content) // 2] if state is SnapshotState.CUT else content)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(places, st.dictionaries(places, st.sampled_from(SnapshotState), max_size=3))
 def test_view_through_snapshots_equals_the_view_of_the_whole_journal(
     length: int, snapshots: dict[int, SnapshotState]
@@ -54,7 +54,7 @@ def test_view_through_snapshots_equals_the_view_of_the_whole_journal(
         assert latest(journal.folder) == RunView.of(read(journal.folder))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(places)
 def test_reading_from_any_record_returns_the_records_after_it(after: int) -> None:
     with tempfile.TemporaryDirectory() as folder, Journal.create(Path(folder), lambda: 0.0, SMALL) as journal:

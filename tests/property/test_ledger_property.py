@@ -18,7 +18,6 @@ from spotlight.core.work import RefusalReason, ReleaseReason, Request, Work
 places = st.integers(0, 40)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sets(places, max_size=6), max_size=8), st.sets(places), st.integers(0, 12))
 def test_a_frontier_stands_for_exactly_the_places_trained(batches, claimed, count):
     frontier, model = Frontier(), set()
@@ -234,5 +233,5 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.next_positions(3) == next_positions(self.ledger.frontier, 3, claimed)
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+LedgerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestLedger = LedgerMachine.TestCase

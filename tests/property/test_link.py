@@ -56,7 +56,7 @@ def resume(ends: tuple[End, End]) -> None:
     other.resume(one)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(DOING)
 def test_each_frame_is_delivered_once_and_in_order_wherever_connections_are_cut(doing: list[str]) -> None:
     agent, controller = ends = (End(), End())

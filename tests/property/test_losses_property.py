@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -43,7 +43,6 @@ def assert_partition_free(loss: Callable[[Tensor, Rows], Tensor], v: Tensor, par
     assert whole_gradient.abs().max() > 1e-6
 
 
-@settings(deadline=None)
 @given(partitions, st.integers(0, 2**31), st.sampled_from([0.1, 1.0]))
 def test_nft(parts: list[list[int]], seed: int, beta: float) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -57,7 +56,6 @@ def test_nft(parts: list[list[int]], seed: int, beta: float) -> None:
     assert_partition_free(loss, v, list(parts))
 
 
-@settings(deadline=None)
 @given(partitions, st.integers(0, 2**31), st.booleans())
 def test_flow_grpo(parts: list[list[int]], seed: int, guard: bool) -> None:
     generator = torch.Generator().manual_seed(seed)

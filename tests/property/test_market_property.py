@@ -71,7 +71,7 @@ def event_of(
     return events[kind]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(EVENTS)
 def test_states_add_up_to_what_is_billed_for_any_journal(drawn):
     meter, now, paid = CostMeter(), 0.0, {SlotClass.RESERVED: 0.0, SlotClass.SPOT: 0.0}

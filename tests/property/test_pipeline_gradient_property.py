@@ -149,7 +149,7 @@ def assert_equal(made: Outcome, wanted: Outcome, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("name", ["flow_grpo", "flow_grpo_stale"])
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(parts=partitions(), micro_batch=batch_sizes, max_grad_norm=norms)
 def test_step_whose_later_parts_have_more_rows_than_the_first_is_the_serial_one(
     name, parts, micro_batch, max_grad_norm
@@ -162,7 +162,7 @@ def test_step_whose_later_parts_have_more_rows_than_the_first_is_the_serial_one(
 
 @DTYPES
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(parts=partitions(), micro_batch=batch_sizes, over=kinds, max_grad_norm=norms)
 def test_step_in_any_parts_and_any_batches_is_the_serial_one(name, dtype, parts, micro_batch, over, max_grad_norm):
     train = TRAIN.model_copy(update={"max_grad_norm": max_grad_norm, "micro_batch": micro_batch, "batches_over": over})

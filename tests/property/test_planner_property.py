@@ -15,7 +15,7 @@ from spotlight.core.types import PromptId
 variances = st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.5, 1.0, 3.0]), min_size=1, max_size=3)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(variances, st.integers(1, 4), st.integers(0, 24), st.integers(1, 12))
 def test_no_split_is_worth_more_than_the_allocation(weights, group_size, previews, most):
     split = allocate(weights, group_size, previews, most)
@@ -31,7 +31,6 @@ def test_no_split_is_worth_more_than_the_allocation(weights, group_size, preview
     assert abs(split.excess * max(sum(weights), 1e-300) - best) <= 1e-9 * (1 + best)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0.01, 5), min_size=1, max_size=20), st.integers(2, 16), st.integers(0, 2000))
 def test_a_prompt_that_varies_more_never_gets_fewer_and_flat_ones_get_none(weights, group_size, previews):
     split = allocate([*weights, 0.0], group_size, previews, 128)
@@ -41,7 +40,6 @@ def test_a_prompt_that_varies_more_never_gets_fewer_and_flat_ones_get_none(weigh
     assert all(seeds == 0 or seeds > group_size for seeds in split.seeds)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from([0.0, 0.5, 2.0])), max_size=12))
 def test_reserve_comes_after_the_allocation_and_does_not_change_it(prompts):
     seeds, weights = tuple(count for count, _ in prompts), [weight for _, weight in prompts]
@@ -54,7 +52,6 @@ def test_reserve_comes_after_the_allocation_and_does_not_change_it(prompts):
     )
 
 
-@settings(deadline=None)
 @given(st.integers(2, 64))
 def test_gain_beyond_the_group_is_rising_and_concave(group_size):
     values = [excess(seeds, group_size) for seeds in range(group_size, 12 * group_size)]
@@ -63,7 +60,7 @@ def test_gain_beyond_the_group_is_rising_and_concave(group_size):
     assert all(later < earlier + 1e-12 for earlier, later in pairwise(steps))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.floats(0.01, 500),
     st.lists(st.one_of(st.none(), st.floats(0.5, 5000)), min_size=1, max_size=12),
@@ -90,7 +87,7 @@ audits = st.lists(st.tuples(st.integers(1, 12), st.floats(-1, 1), st.floats(0, 4
 ARMS = range(1, 13)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(audits, st.floats(0, 3), st.tuples(st.integers(1, 12), st.floats(-1, 1), st.floats(0, 400)))
 def test_curve_of_any_audits_rises_and_another_audit_raises_no_doubt(seen, alpha, another):
     bandit = Bandit()

@@ -271,12 +271,12 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 AnyHistory.TestCase.settings = settings(
-    max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=120, stateful_step_count=40, suppress_health_check=list(HealthCheck)
 )
 TestAnyHistory = AnyHistory.TestCase
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.permutations([(i, g) for i in range(2) for g in range(3)]), st.integers(1, 5), st.integers(1, 4))
 def test_one_worker_is_served_group_by_group_for_any_order_of_arrival(order, size, rows):
     world = World()
@@ -294,7 +294,7 @@ def test_one_worker_is_served_group_by_group_for_any_order_of_arrival(order, siz
     assert places == sorted(places)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.sampled_from([1.0, 1.5, 2.0, 3.0, 6.0]), min_size=1, max_size=5),
     st.integers(1, 80),

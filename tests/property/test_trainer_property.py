@@ -68,7 +68,7 @@ def gradient(trainer: Trainer, experience: Experience, rows: list[Pair], micro_b
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)], ids=["fp32", "fp64"])
 @pytest.mark.parametrize("name", ALGORITHMS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(order=orders, micro_batch=micro_batches)
 def test_gradient_of_any_partition_and_order_is_the_same(name, dtype, tolerance, order, micro_batch):
     trainer, experience, whole = case(name, dtype)

@@ -218,7 +218,7 @@ def test_generated_lives_are_heavy_tailed():
     assert sum(lives) / len(lives) > 2.5 * median
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 3))
 def test_generated_trace_reads_back_as_itself(seed: int, nodes: int, zones: int):
     weather = Weather(zones=zones, median_zone_s=3600, noticed_share=0.5)
@@ -292,7 +292,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(EVENTS)
 def test_seconds_add_up_whatever_is_reported_and_whenever(reports):
     meter, now, up, paid, lives = CostMeter(), 0.0, set(), 0.0, [0, 0]

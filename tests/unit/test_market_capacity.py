@@ -73,7 +73,7 @@ def test_impossible_bound_is_refused_in_one_sentence():
         capacity(fallback_s=-1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.integers(0, 8),
     st.floats(0, 50),

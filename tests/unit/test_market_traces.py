@@ -152,7 +152,7 @@ def test_own_trace_is_cut_to_the_first_nodes_of_a_smaller_run():
     assert [event for event in whole.events if event.node in half.nodes] == list(half.events)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12)), min_size=1, max_size=30), st.integers(1, 8))
 def test_run_holds_exactly_what_is_obtainable_and_wanted(deltas: list[tuple[int, int]], nodes: int):
     steps, time_s = [], 0.0
@@ -227,7 +227,7 @@ def test_window_outside_the_trace_is_refused(start_h: float, hours: float):
         Trace.load("calm").window(start_h, hours)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 40 * 60), st.integers(30, 8 * 60), st.sampled_from([0, 30, 120, 3600]))
 def test_window_of_a_trace_has_the_nodes_that_the_trace_has_then(start_min: int, minutes: int, notice_s: float):
     trace = Trace.load("bulk")

@@ -10,7 +10,7 @@ from spotlight.compute.rewards.ocr.on_gpu import resize
 from spotlight.compute.rewards.ocr.on_gpu.resize import FRACTION, resizing, weights
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 64), st.integers(1, 400), st.integers(1, 60), st.integers(0, 9))
 def test_pictures_of_any_size_are_resized_as_pillow_resizes_them(height, width, frames, seed):
     picture = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)

@@ -11,7 +11,7 @@ from spotlight.core.errors import SizeError
 
 
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 5), st.integers(1, 5), st.sampled_from([1, 2, 4]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_patchify_round_trip(batch, channels, rows, columns, p):
     image = torch.arange(batch * channels * rows * columns * p * p, dtype=torch.float32)
     image_BCHW = image.reshape(batch, channels, rows * p, columns * p)

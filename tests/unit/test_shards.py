@@ -44,7 +44,7 @@ def written(folder: Path, tensors: dict[str, Tensor], dimension: int = 0, ranks:
     return read_index(folder)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     described=st.dictionaries(st.text(min_size=1, max_size=6), st.tuples(SHAPES, DTYPES), max_size=4),
     cuts=st.tuples(st.integers(0, 2), RANKS, st.integers(0, 2), RANKS),

@@ -85,14 +85,14 @@ def over_a_socket(data: bytes) -> list[tuple[Envelope, bytes]]:
         return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(frames, st.integers(1, 700))
 def test_frames_cut_into_any_pieces_arrive_whole_and_in_order(pairs, size):
     data = encoded(*pairs)
     assert decoded([data[start : start + size] for start in range(0, len(data), size)]) == pairs
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(frames)
 def test_blocking_side_reads_what_the_asyncio_side_writes(pairs):
     assert over_a_socket(encoded(*pairs)) == pairs
