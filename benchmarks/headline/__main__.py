@@ -3,6 +3,8 @@
     python -m benchmarks.headline --family words-large --seeds 0 1 2 --device cuda --setups reserved-only spotlight
     python -m benchmarks.headline --family words-large --seeds 0 1 2 --remember runs/headline/memory
     python -m benchmarks.headline --merge runs/headline/*-seed?.json --out docs/results/headline
+    python -m benchmarks.headline --curves docs/results/headline.json --seeds 0 1 --setups ... --out runs/clocks
+    python -m benchmarks.headline --curves docs/results/headline.json --merge runs/clocks/*.json --out ...
     python -m benchmarks.headline --same-batches --setups pipelined spotlight-fixed spotlight-pipelined ...
     python -m benchmarks.headline --markets FOLDER --draw 3 --numerics model --seeds 10 11 --family scenes words-large
     python -m benchmarks.headline --by-market --merge runs/headline --check runs/real --out docs/results/markets
@@ -17,6 +19,9 @@ A trace is a shipped name or a file, with `@H` to begin at hour H. Settings of t
 setup has those with which it is quickest: groups, timesteps, prompts and updates were chosen in sweeps of one or two
 seeds by the hours that `reserved-only` takes; previews, and the prompts and updates of setups that explore, by the
 hours that `spotlight-fixed` takes (benchmarks/batches/). With `--same-batches` all learn in those of `reserved-only`.
+
+With `--curves` only the clocks are simulated, in `--jobs` processes, and scores are those of an earlier result or of a
+folder of cells with real numbers (`real_curves.py`). So other profiles need no real numbers again.
 
 With `--markets` every task runs on windows of the traces of a folder (`market_windows.py` has the rule of `--draw`), in
 `--jobs` processes. `--by-market` reports such cells by the spot slots that a race held (`market_figures.py`).
@@ -44,6 +49,7 @@ def arguments() -> argparse.Namespace:
     flags.add_argument("--same-batches", action="store_true", help="setups that explore learn in the others' batches")
     flags.add_argument("--set", dest="overrides", nargs="*", default=[], metavar="SECTION.KEY=VALUE")
     flags.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="join cells instead of running")
+    flags.add_argument("--curves", type=Path, metavar="PATH", help="take scores from this result, or folder of cells")
     flags.add_argument("--ours", choices=EXPLORING, default="spotlight-fixed", help="the setup that others compare to")
     flags.add_argument("--numbers", default="", help="with --merge: where remembered numbers had been computed")
     markets = flags.add_argument_group("races over many markets")
@@ -61,6 +67,19 @@ def arguments() -> argparse.Namespace:
     return flags.parse_args()
 
 
+def merge(args: argparse.Namespace) -> None:
+    from benchmarks.headline import cells, figures
+
+    found, facts = [cells.read(path) for path in args.merge], {"remembered": args.numbers}
+    if args.curves:
+        from benchmarks.headline.real_curves import joined, read_curves
+
+        real = read_curves(args.curves)
+        found, left_out = joined(found, real, args.ours)
+        facts |= {"scores": real.origin, "left_out": left_out}
+    figures.present(found, args.ours, args.out, args.json, **facts)
+
+
 def main() -> None:
     args = arguments()
     if args.by_market:
@@ -69,10 +88,12 @@ def main() -> None:
         present(args.merge or [args.out], args.check, args)
         return
     if args.merge:
-        from benchmarks.headline import cells, figures
+        merge(args)
+        return
+    if args.curves:
+        from benchmarks.headline.real_curves import run_clocks
 
-        found = [cells.read(path) for path in args.merge]
-        figures.present(found, args.ours, args.numbers, args.out, args.json)
+        run_clocks(args)
         return
     if args.markets:
         from benchmarks.headline.market_runs import run_markets

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich.console import Group
@@ -29,8 +30,8 @@ RIVALS = (
     *("reserved-only", "spot-no-explore", "explore-inline", "on-demand", "on-demand-all"),
     *("reserved-explore", "on-demand-explore"),
 )
-KIN = ("pipelined", "spotlight-fixed", "spotlight-pipelined")
-"""Overlap alone, exploration alone, and both; compared with ours if they ran."""
+KIN = ("pipelined", "spotlight-fixed", "spotlight-pipelined", "reserved-explore", "on-demand-explore")
+"""Overlap alone, exploration alone, both, and exploration without spot machines; compared with ours if they ran."""
 SHARES = (0.25, 0.5, 0.75, 1.0)
 PRICED = "aws-p5-h100"
 """Price row of figures without a provider in their name."""
@@ -80,7 +81,8 @@ def races(cells: Sequence[Cell], ours: str) -> list[Race]:
     return whole
 
 
-def present(cells: list[Cell], ours: str, numbers: str, out: Path, as_json: bool) -> None:
+def present(cells: list[Cell], ours: str, out: Path, as_json: bool, **facts: Any) -> None:
+    """Print and write the figures of these cells; `facts` are in the result too."""
     from benchmarks.headline.plot import draw, factor_table, ratio_table
 
     field, prices = races(cells, ours), PriceTable.load(None)
@@ -97,7 +99,8 @@ def present(cells: list[Cell], ours: str, numbers: str, out: Path, as_json: bool
         sorted({race.seed for race in field}),
         ours=ours,
         computed=sorted({f"{cell.commit} on {cell.hardware}" for cell in cells}),
-        remembered=numbers,
+        slot_hours="reserved,spot; since the start, at every evaluation of the curve (iteration, hours, score)",
+        **facts,
     )
     draw(field, price, out)
     tables = Group(ratio_table(field, price), factor_table(field, price))
@@ -112,6 +115,7 @@ def summary_of_cell(cell: Cell) -> dict[str, object]:
         "hours": round(last.hours, 4),
         "reserved_slot_hours": round(last.reserved_hours, 3),
         "spot_slot_hours": round(last.spot_hours, 3),
+        "slot_hours": [f"{point.reserved_hours:.4f},{point.spot_hours:.4f}" for point in cell.points],
         "curve": [[point.iteration, round(point.hours, 4), round(point.score, 4)] for point in cell.points],
     }
 

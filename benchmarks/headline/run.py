@@ -27,13 +27,17 @@ console = Console(stderr=True)
 
 def run_seed(args: Namespace, seed: int) -> None:
     """Run all cells of one family and seed, with shared numbers."""
-    wanted = [
+    run_cells(args, seed, wanted_cells(args, args.setups))
+
+
+def wanted_cells(args: Namespace, setups: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Cells (profile, trace, setup) of these setups; those without spot machines have one trace."""
+    return [
         (profile, trace, setup)
-        for setup in args.setups
+        for setup in setups
         for profile in args.profiles
         for trace in ([STEADY] if setup in WITHOUT_SPOT else args.traces)
     ]
-    run_cells(args, seed, wanted)
 
 
 def run_cells(args: Namespace, seed: int, wanted: Sequence[tuple[str, str, str]]) -> None:
