@@ -6,11 +6,12 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 
 from benchmarks.headline import cells
 from benchmarks.headline.cells import Cell
-from benchmarks.headline.setups import EXPLORING, MARKET, STEADY, TASKS, WITHOUT_SPOT, changes_of, recipe_of
+from benchmarks.headline.setups import EXPLORING, MARKET, STEADY, TASKS, WITHOUT_SPOT, changes_of, fit_of, recipe_of
 from benchmarks.lib import merge
 from benchmarks.lib.provenance import provenance
 from spotlight.control.market.prices import PriceTable
@@ -18,6 +19,7 @@ from spotlight.control.market.traces import Trace
 from spotlight.control.profiles import Profile
 from spotlight.core.errors import InputError
 from spotlight.folder import config_digest
+from spotlight.sim.learning import LearningModel
 from spotlight.sim.numerics import Numerics
 from spotlight.surface.compare.simulated import Contest, run_one
 from spotlight.surface.simulating import Assumed, NumericsKind, numerics_for
@@ -46,14 +48,15 @@ def run_cells(args: Namespace, seed: int, wanted: Sequence[tuple[str, str, str]]
     open_cells = [cell for cell in wanted if not is_done(args, contests[cell], *cell, seed)]
     if not open_cells:
         return
-    contests = {cell: contests[cell] for cell in open_cells}
-    first = contests[open_cells[0]].config(recipe_of(open_cells[0][2]), seed)
     remembered = args.remember / f"{args.family}-seed{seed}.msgpack" if args.remember else None
     if remembered:
         remembered.parent.mkdir(parents=True, exist_ok=True)
-    with numerics_for(NumericsKind(args.numerics), first, remembered=remembered) as numerics:
-        for cell, contest in contests.items():
-            run_cell(args, contest, *cell, seed, numerics)
+    for learning in {contests[cell].learning: None for cell in open_cells}:
+        alike = [cell for cell in open_cells if contests[cell].learning == learning]
+        first = contests[alike[0]].config(recipe_of(alike[0][2]), seed)
+        with numerics_for(NumericsKind(args.numerics), first, learning, remembered) as numerics:
+            for cell in alike:
+                run_cell(args, contests[cell], *cell, seed, numerics)
 
 
 def is_done(args: Namespace, contest: Contest, profile: str, trace: str, setup: str, seed: int) -> bool:
@@ -68,10 +71,12 @@ def is_done(args: Namespace, contest: Contest, profile: str, trace: str, setup: 
 
 
 def settings_of(contest: Contest, setup: str, seed: int) -> str:
-    """Digest of the settings; a trace counts by its own digest, wherever its file is."""
+    """Digest of the settings; files of traces and fits count by their content, wherever they are."""
     found = contest.config(recipe_of(setup), seed).model_dump(mode="json")
     if contest.assumed.trace is not None:
         found["market"]["trace"] = digest_of(contest.assumed.trace)
+    if contest.learning is not None:
+        found["learning"] = msgspec.to_builtins(LearningModel.load(contest.learning), str_keys=True)
     return config_digest(found)
 
 
@@ -92,9 +97,14 @@ def contest_of(args: Namespace, profile: str, trace: str, setup: str, seed: int)
             profile=Profile.load(profile), prices=PriceTable.load(None), trace=None if trace == STEADY else name
         ),
         kind=NumericsKind(args.numerics),
-        learning=None,
+        learning=learning_of(args, setup),
         folder=args.out / "runs" / cell_name(args.family, profile, trace, setup, seed),
     )
+
+
+def learning_of(args: Namespace, setup: str) -> str | None:
+    """The fit of modelled numbers; None with real ones, and the recipe's own with batches that no fit is of."""
+    return str(fit_of(args.family, setup)) if args.numerics == "model" and not args.same_batches else None
 
 
 def is_spot(override: str) -> bool:

@@ -1,5 +1,6 @@
 """The setups of the headline and the settings that each task runs them with."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -77,6 +78,15 @@ SAME_FOR_ALL = {
 the available time, and for the prompts that are rolled out."""
 STEADY = "steady"
 """The trace of setups that have no spot machines, and of spot machines that are never lost."""
+
+
+FITS = Path(__file__).parent / "fits"
+"""Learning models in these settings, with and without exploration (benchmarks/learning_fit/)."""
+
+
+def fit_of(family: str, setup: str) -> Path:
+    """The learning model that modelled numbers of a setup are drawn from."""
+    return FITS / f"{family}-{'exploring' if setup in EXPLORING else 'plain'}.json"
 
 
 def recipe_of(setup: str) -> str:

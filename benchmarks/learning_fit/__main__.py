@@ -1,6 +1,6 @@
 """Fits of learning curves, for simulations: from result files and from measurements of the base models.
 
-python -m benchmarks.learning_fit [--measure] [--json] [--out docs/results/learning_fit]
+python -m benchmarks.learning_fit [--measure] [--curves docs/results/headline.json] [--out docs/results/learning_fit]
 
 A fit is one file of `assets/learning` (its model: `spotlight.sim.learning`):
 
@@ -11,10 +11,15 @@ A fit is one file of `assets/learning` (its model: `spotlight.sim.learning`):
   runs were audited at one step count, on weights one iteration old: all steps are scaled to meet that audit, with a
   limit of 0.94, the correlation of previews of all steps on such weights.
 
+The settings of `benchmarks.headline` are not the recipes' own, so that benchmark has its own fits
+(`benchmarks/headline/fits`), of the real curves in `--curves`: `headline_fit.py` says how.
+
 Without `--measure` the last measurement in the `--out` file is used again.
 """
 
 from pathlib import Path
+
+from rich.console import Group
 
 from benchmarks.lib.command import parser, start
 
@@ -22,16 +27,20 @@ from benchmarks.lib.command import parser, start
 def main() -> None:
     flags = parser("learning_fit", __doc__, out=Path("docs/results/learning_fit"))
     flags.add_argument("--measure", action="store_true", help="measure the base models again; a few minutes")
+    flags.add_argument("--curves", type=Path, default=Path("docs/results/headline.json"), metavar="PATH")
     args = flags.parse_args()
+    from benchmarks.learning_fit.headline_fit import fit_headline
     from benchmarks.learning_fit.run import SUBJECTS, fit_all, measure, measured_before
-    from benchmarks.lib.report import publish, summary_of
+    from benchmarks.lib.report import publish, summary_of, table_of
 
     measured = measured_before(args.out.with_suffix(".json"))
     for subject in SUBJECTS:
         if args.measure or subject.family not in measured:
             measured[subject.family] = measure(subject.family)
     figures, table = fit_all(measured)
-    publish(summary_of("learning_fit", figures, [0]), args.out, args.json, table, measured=measured)
+    figures |= fit_headline(args.curves)
+    summary = summary_of("learning_fit", figures, [0])
+    publish(summary, args.out, args.json, Group(table, table_of(summary)), measured=measured)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from spotlight.assets import asset
+from spotlight.core import messages as m
 from spotlight.core.errors import ConfigError
 from spotlight.core.types import PromptId, Sample, Sampling, Size, Version
 from spotlight.core.work import Request, Work
 from spotlight.sim.learning import LearningModel, ModelNumerics
+from spotlight.sim.numerics import TrainedState
 
 SHIPPED = sorted(path.stem for path in asset("learning").glob("*.json"))
 FULL = 10
@@ -27,8 +29,10 @@ def written(folder, content):
 
 
 def rewards(model, work, steps, prompts=30, seeds=64):
-    numerics = ModelNumerics(model, 0, FULL)
+    return scores(ModelNumerics(model, 0, FULL), work, steps, prompts, seeds)
 
+
+def scores(numerics, work, steps, prompts=30, seeds=64, digest="base"):
     def score(prompt, seed):
         sample = Sample(
             prompt=PromptId(f"p{prompt}"),
@@ -36,7 +40,7 @@ def rewards(model, work, steps, prompts=30, seeds=64):
             sampling=Sampling(steps=steps, size=Size(32, 96)),
             version=Version(0),
         )
-        return numerics.score(Request(work=work, iteration=0, group=0, sample=sample), "base").reward
+        return numerics.score(Request(work=work, iteration=0, group=0, sample=sample), digest).reward
 
     return np.array([[score(prompt, seed) for seed in range(seeds)] for prompt in range(prompts)])
 
@@ -88,6 +92,8 @@ def test_truncated_learning_model_file_is_refused(tmp_path):
         ({"rate": -1.0}, "rate -1.0"),
         ({"seed_std": 0.0}, "seed_std 0.0"),
         ({"prompt_std": -0.1}, "prompt_std -0.1"),
+        ({"lag": -1.0}, "lag -1.0"),
+        ({"noise": -0.1}, "noise -0.1"),
         ({"fidelity": {}}, "fidelity is empty"),
         ({"fidelity": {"4": 1.2}}, "outside 0 to 1"),
     ],
@@ -104,3 +110,37 @@ def test_previews_correlate_with_exact_rewards_as_the_fit_says(tmp_path, steps):
     within = [np.corrcoef(a, b)[0, 1] for a, b in zip(exact, preview, strict=True)]
     assert np.mean(within) == pytest.approx(model.rho(steps, FULL), abs=0.04)
     assert exact.std(axis=1).mean() == pytest.approx(model.seed_std, rel=0.05)
+
+
+def test_mean_of_held_out_rewards_is_the_curve_for_every_run_seed():
+    model = LearningModel.load("scenes-nft")
+    for run_seed in range(3):
+        found = scores(ModelNumerics(model, run_seed, FULL), Work.EVALUATION, FULL, prompts=1, seeds=400)
+        assert found.mean() == pytest.approx(model.base, abs=1e-9)
+        assert found.std() == pytest.approx(np.hypot(model.prompt_std, model.seed_std), rel=0.15)
+
+
+def test_weights_that_lag_begin_slower_and_then_are_behind_by_the_lag():
+    model = LearningModel.load("scenes-nft")
+    lagging = msgspec.structs.replace(model, lag=5.0)
+    assert lagging.mean(0.0) == model.base
+    assert lagging.mean(1.0) - model.base < 0.2 * (model.mean(1.0) - model.base)
+    assert lagging.mean(60.0) == pytest.approx(model.mean(55.0), rel=1e-4)
+
+
+def test_noise_moves_every_version_but_not_the_base_and_not_with_the_machines():
+    model = msgspec.structs.replace(LearningModel.load("scenes-nft"), noise=0.01)
+    numerics, again = ModelNumerics(model, 0, FULL), ModelNumerics(model, 0, FULL)
+    off = []
+    for steps in range(1, 60):
+        before, after = TrainedState(), TrainedState(steps, f"t{steps}", f"b{steps}", f"a{steps}")
+        for each in (numerics, again):
+            each.trained(before, m.Train(iteration=0, step=steps, items=(), last=True), after)
+        found = [
+            scores(each, Work.EVALUATION, FULL, prompts=1, seeds=2, digest=f"a{steps}") for each in (numerics, again)
+        ]
+        assert (found[0] == found[1]).all()
+        off.append(found[0].mean() - model.base)
+    assert np.std(off) == pytest.approx(0.01, rel=0.25)
+    assert abs(np.corrcoef(off[1:], off[:-1])[0, 1]) < 0.3, "every version has its own"
+    assert scores(numerics, Work.EVALUATION, FULL, prompts=1, seeds=2).mean() == pytest.approx(model.base)

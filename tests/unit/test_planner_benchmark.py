@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from benchmarks.learning_fit import headline_fit
 from benchmarks.learning_fit import run as learning_fit
 from benchmarks.planner import figures as planner_figures
 from benchmarks.planner import run as planner
@@ -47,6 +48,25 @@ def test_fit_recovers_the_curve_that_points_lie_on():
 
     points = [curve(tuple(range(0, 60, 5)), False), curve(tuple(range(0, 120, 10)), True)]
     assert learning_fit.fit_curve(points) == pytest.approx((0.6, 0.9, 0.05), rel=0.01)
+
+
+def test_headline_fit_recovers_the_lagging_curve_and_the_noise_that_points_have():
+    progress = np.tile(np.arange(0.0, 85.0, 5.0), 3)
+    rewards = 0.9 - 0.3 * np.exp(-0.05 * (progress + 6.0 * np.expm1(-progress / 6.0)))
+    assert headline_fit.fit_lagging(progress, rewards) == pytest.approx((0.6, 0.9, 0.05, 6.0), rel=0.05)
+    drawn = np.random.default_rng(0).normal(size=(20, 17)) * 0.005
+    assert headline_fit.noise_of([rewards[:17] + noise for noise in drawn]) == pytest.approx(0.005, rel=0.15)
+
+
+def test_headline_fits_are_checked_by_the_iterations_of_races():
+    iterations = np.arange(0.0, 50.0, 10.0)
+    plain, ours = np.array([0.0, 0.2, 0.4, 0.6, 0.8]), np.array([0.0, 0.4, 0.8, 0.8, 0.8])
+    scores = {
+        setup: headline_fit.Scores(iterations, iterations, {}) for setup in (headline_fit.BASELINE, headline_fit.OURS)
+    }
+    # Means of two reach 0.7 between 25 and 35 iterations, and between 15 and 25 twice as fast.
+    found = headline_fit.fewer(scores, {headline_fit.BASELINE: plain, headline_fit.OURS: ours})
+    assert found == pytest.approx(35 / 20)
 
 
 def test_correlation_is_within_prompts_however_much_these_differ():

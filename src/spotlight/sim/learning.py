@@ -6,7 +6,8 @@ sqrt(m (1 - m)), as a bounded reward's do near its bound. A preview has the seed
 lower for fewer steps and older weights. An iteration's progress is the mean variance of its groups, divided by that of
 unselected groups at the same progress: groups of twice the variance are worth two iterations. Measured: 2.4 times
 fewer iterations at 2.4 times the variance on words, 1.6 at 1.8 on scenes (docs/results/explore.json). Real curves
-begin slower, because averaged weights lag behind (benchmarks/learning_fit/ prints by how much).
+begin slower, because averaged weights lag behind, and every version lies off the curve: a fit may have both (`lag`,
+`noise`). Held-out rewards come in pairs about m, whose mean the fit is of.
 """
 
 import math
@@ -32,7 +33,7 @@ PROMPTS_KEPT = 1 << 14
 """Prompts whose draws are cached, because all samples of a prompt use them; a sample's own draw is used once."""
 
 
-class LearningModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class LearningModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Learning figures of one recipe, with their source."""
 
     name: str
@@ -46,6 +47,10 @@ class LearningModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Standard deviation within a group, at the base."""
     fidelity: Mapping[int, float]
     """Correlation of a preview's reward with the exact one within a prompt, by steps."""
+    lag: float = 0.0
+    """Progress by which the weights lag behind training after a while: the mean age of an average."""
+    noise: float = 0.0
+    """Standard deviation of a version's mean reward about the curve; the base lies on it."""
 
     @classmethod
     def load(cls, name_or_path: str) -> "LearningModel":
@@ -79,6 +84,8 @@ class LearningModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                     (f"rate {self.rate} is not above 0", not self.rate > 0),
                     (f"prompt_std {self.prompt_std} is below 0", not self.prompt_std >= 0),
                     (f"seed_std {self.seed_std} is not above 0", not self.seed_std > 0),
+                    (f"lag {self.lag} is below 0", not self.lag >= 0),
+                    (f"noise {self.noise} is below 0", not self.noise >= 0),
                     ("fidelity is empty", not correlations),
                     (
                         f"fidelity {dict(correlations)} has a correlation outside 0 to 1",
@@ -96,7 +103,11 @@ class LearningModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             )
 
     def mean(self, progress: float) -> float:
-        return self.limit - (self.limit - self.base) * math.exp(-self.rate * progress)
+        return self.limit - (self.limit - self.base) * math.exp(-self.rate * self.reached(progress))
+
+    def reached(self, progress: float) -> float:
+        """Progress of weights that lag."""
+        return progress + self.lag * math.expm1(-progress / self.lag) if self.lag else progress
 
     def spread(self, progress: float) -> float:
         """Standard deviation of rewards, relative to that at the base."""
@@ -128,6 +139,8 @@ class ModelNumerics:
         self._full_steps = full_steps
         self._progress: dict[str, float] = {"base": 0.0}
         """Progress by weights digest."""
+        self._off: dict[str, float] = {"base": 0.0}
+        """Distance of the mean reward from the curve, by weights digest."""
         self._levels: dict[float, tuple[float, float]] = {}
         """Mean and spread of rewards by progress."""
         self._gains: list[float] = []
@@ -163,6 +176,14 @@ class ModelNumerics:
 
     def _reward(self, request: Request, weights_digest: str) -> float:
         model, sample, progress = self._model, request.sample, self._progress[weights_digest]
+        level = self._levels.get(progress)
+        if level is None:
+            level = self._levels[progress] = (model.mean(progress), model.spread(progress))
+        mean = level[0] + self._off[weights_digest]
+        if request.work is Work.EVALUATION:
+            side = 1 if sample.seed % 2 else -1
+            pair = _drawn(self._run_seed, "held out", sample.seed // 2)
+            return mean + side * level[1] * math.hypot(model.prompt_std, model.seed_std) * pair
         prompt_part = _prompt_part(self._run_seed, sample.prompt)
         exact_part = _drawn(self._run_seed, "seed", sample.prompt, sample.start)
         rho = model.rho(sample.sampling.steps, self._full_steps) if request.work is Work.PREVIEW else 1.0
@@ -170,10 +191,7 @@ class ModelNumerics:
         if rho < 1.0:
             other = _drawn(self._run_seed, "steps", sample.prompt, sample.start, sample.sampling.steps)
             seed_part = rho * exact_part + math.sqrt(1 - rho * rho) * other
-        level = self._levels.get(progress)
-        if level is None:
-            level = self._levels[progress] = (model.mean(progress), model.spread(progress))
-        return level[0] + level[1] * (model.prompt_std * prompt_part + model.seed_std * seed_part)
+        return mean + level[1] * (model.prompt_std * prompt_part + model.seed_std * seed_part)
 
     def trained(self, before: TrainedState, order: m.Train, after: TrainedState) -> Mapping[str, float]:
         """The last update of an iteration adds the mean progress of the iteration's groups."""
@@ -191,8 +209,10 @@ class ModelNumerics:
         if order.last:
             progress += float(np.mean(self._gains)) if self._gains else 0.0
             self._gains = []
-        self._progress.setdefault(after.behaviour, progress)
-        self._progress.setdefault(after.average, progress)
+        off = self._model.noise * _drawn(self._run_seed, "version", self._model.name, after.steps)
+        for digest in (after.behaviour, after.average):
+            self._progress.setdefault(digest, progress)
+            self._off.setdefault(digest, off)
         return {"progress": progress}
 
 

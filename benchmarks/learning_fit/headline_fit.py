@@ -1,0 +1,171 @@
+"""Fits of the headline's real curves, one for setups that explore and one for the others, in their own settings.
+
+Spreads and fidelity are those of the recipe's fit. `limit`, `rate` and `lag` are least squares over the held-out points
+of the seeds in FITTED. `noise` is from the second differences of their plain curves, in which a smooth curve vanishes.
+Progress of an exploring run is that of a simulation with modelled numbers in the same settings.
+
+A modelled race is checked by its outcome: how many times fewer iterations ours takes to the final score of
+`reserved-only`, by means of two evaluations on both sides. The seeds in CHECKED took no part in the fit.
+"""
+
+import math
+import tempfile
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.headline import cells
+from benchmarks.headline.real_curves import RealCurve, RealCurves, read_curves
+from benchmarks.headline.run import cell_name, contest_of, run_cell
+from benchmarks.headline.setups import BASELINE, PROFILES, STEADY, TASKS, fit_of
+from benchmarks.lib.crossings import first_reaching_mean
+from benchmarks.lib.figures import Figure
+from spotlight.sim.learning import LearningModel, ModelNumerics
+
+Floats = NDArray[np.float64]
+FITTED, CHECKED = (0, 1, 2), (3, 4)
+OURS = "spotlight-fixed"
+RATES = np.geomspace(1e-3, 0.5, 1200)
+LAGS = np.concatenate([[0.0], np.geomspace(0.5, 60.0, 40)])
+DRAWS = 400
+"""Modelled races behind a ratio."""
+
+
+class Scores(msgspec.Struct, frozen=True):
+    """Held-out points of one setup: iterations, progress after them, and scores by seed."""
+
+    iterations: Floats
+    progress: Floats
+    by_seed: dict[int, Floats]
+
+
+def fit_headline(path: Path) -> dict[str, Figure]:
+    """Write the fits of all tasks; return their errors."""
+    real, figures = read_curves(path), dict[str, Figure]()
+    for family in sorted(TASKS):
+        scores = {setup: scores_of(real, family, setup) for setup in (BASELINE, OURS)}
+        noise = noise_of([scores[BASELINE].by_seed[seed] for seed in FITTED])
+        models = {setup: fitted(family, setup, scores[setup], noise, real.origin) for setup in scores}
+        for setup, model in models.items():
+            fit_of(family, setup).write_bytes(msgspec.json.format(msgspec.json.encode(model), indent=1) + b"\n")
+        figures |= errors_of(family, models, scores)
+    return figures
+
+
+def scores_of(real: RealCurves, family: str, setup: str) -> Scores:
+    curves: dict[int, RealCurve] = {seed: real.of[family, setup, seed] for seed in (*FITTED, *CHECKED)}
+    iterations = np.array([at for at, _ in curves[FITTED[0]].scores], dtype=float)
+    by_seed = {seed: np.array([score for _, score in curve.scores]) for seed, curve in curves.items()}
+    return Scores(iterations, iterations if setup == BASELINE else simulated_progress(family), by_seed)
+
+
+def simulated_progress(family: str) -> Floats:
+    """Progress at every evaluation of ours, from the scores of a simulation whose curve is a plain exponential."""
+    plain = LearningModel.load(f"{family}-nft")
+    with tempfile.TemporaryDirectory() as folder:
+        args = Namespace(
+            family=family, same_batches=False, device="cpu", overrides=[], numerics="model", out=Path(folder)
+        )
+        contest = replace(contest_of(args, PROFILES[0], STEADY, OURS, 0), learning=plain.name)
+        numerics = ModelNumerics(plain, 0, contest.config(OURS, 0).rollout.steps)
+        run_cell(args, contest, PROFILES[0], STEADY, OURS, 0, numerics)
+        found = cells.read(args.out / f"{cell_name(family, PROFILES[0], STEADY, OURS, 0)}.json")
+    gaps = np.array([plain.limit - point.score for point in found.points])
+    return np.asarray(-np.log(gaps / gaps[0]) / plain.rate)
+
+
+def noise_of(curves: Sequence[Floats]) -> float:
+    """Standard deviation of independent noise; the base has none."""
+    bends = np.concatenate([np.diff(scores[1:], 2) for scores in curves])
+    return float(np.sqrt(np.mean(np.square(bends)) / 6))
+
+
+def fitted(family: str, setup: str, scores: Scores, noise: float, origin: str) -> LearningModel:
+    own = LearningModel.load(f"{family}-nft")
+    rewards = np.concatenate([scores.by_seed[seed] for seed in FITTED])
+    base, limit, rate, lag = fit_lagging(np.tile(scores.progress, len(FITTED)), rewards)
+    return msgspec.structs.replace(
+        own,
+        name=f"{family} {'plain' if setup == BASELINE else 'exploring'}, headline",
+        source=(
+            f"base, limit, rate, lag, noise: {setup} with seeds {', '.join(map(str, FITTED))} in the settings of "
+            f"benchmarks.headline, computed at {origin}. prompt_std, seed_std, fidelity: those of "
+            f"{own.name}."
+        ),
+        **{"base": round(base, 4), "limit": round(limit, 4), "rate": round(rate, 5)},
+        **{"lag": round(lag, 2), "noise": round(noise, 4)},
+    )
+
+
+def fit_lagging(progress: Floats, rewards: Floats) -> tuple[float, float, float, float]:
+    """Base, limit, rate and lag: for a given rate and lag the best limit has a closed form."""
+    base = float(rewards[progress == 0].mean())
+    best = (math.inf, base, 0.0, 0.0)
+    for lag in LAGS:
+        reached = progress + lag * np.expm1(-progress / lag) if lag else progress
+        closed = 1 - np.exp(-RATES[:, None] * reached)
+        limits = np.minimum(1.0, base + (closed * (rewards - base)).sum(1) / np.square(closed).sum(1))
+        errors = np.square(base + (limits - base)[:, None] * closed - rewards).sum(1)
+        least = int(errors.argmin())
+        best = min(best, (float(errors[least]), float(limits[least]), float(RATES[least]), float(lag)))
+    return base, *best[1:]
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def errors_of(family: str, models: dict[str, LearningModel], scores: dict[str, Scores]) -> dict[str, Figure]:
+    figures: dict[str, Figure] = {}
+    name = f"headline_{family.replace('-', '_')}"
+    for seeds, part in ((FITTED, "fitted"), (CHECKED, "checked")):
+        for setup, model in models.items():
+            off = [modelled(model, scores[setup]) - scores[setup].by_seed[seed] for seed in seeds]
+            kind = "plain" if setup == BASELINE else "exploring"
+            figures[f"{name}_{kind}_residual_{part}"] = Figure.single(
+                float(np.sqrt(np.mean(np.square(off)))), f"reward, root mean square, seeds {seeds[0]} to {seeds[-1]}"
+            )
+    races = [fewer(scores, {setup: each.by_seed[seed] for setup, each in scores.items()}) for seed in FITTED + CHECKED]
+    drawn = [fewer(scores, noisy(models, scores, draw)) for draw in range(DRAWS)]
+    ratio = geometric(drawn)
+    unit = "times fewer iterations than reserved-only"
+    figures[f"{name}_fewer_iterations_model"] = Figure.single(ratio, f"{unit}, mean of {DRAWS} modelled races")
+    for part, found in (("fitted", races[: len(FITTED)]), ("checked", races[len(FITTED) :]), ("all", races)):
+        value = geometric(found)
+        figures[f"{name}_fewer_iterations_{part}"] = Figure(
+            value=value, low=min(found), high=max(found), unit=f"{unit}, {len(found)} real races"
+        )
+        figures[f"{name}_model_error_{part}"] = Figure.single(ratio / value - 1, "of the real ratio")
+    return figures
+
+
+def modelled(model: LearningModel, scores: Scores) -> Floats:
+    return np.array([model.mean(progress) for progress in scores.progress])
+
+
+def noisy(models: dict[str, LearningModel], scores: dict[str, Scores], draw: int) -> dict[str, Floats]:
+    generator = np.random.default_rng(draw)
+    found = {}
+    for setup, model in models.items():
+        curve = modelled(model, scores[setup])
+        found[setup] = curve + model.noise * generator.normal(size=len(curve)) * (scores[setup].iterations > 0)
+    return found
+
+
+def fewer(scores: dict[str, Scores], race: dict[str, Floats]) -> float:
+    """Times fewer iterations of ours; a run that never reaches the score counts with all its iterations."""
+    target = float(race[BASELINE][-2:].mean())
+    took = {}
+    for setup, curve in race.items():
+        spent = [np.array([at]) for at in scores[setup].iterations]
+        at = first_reaching_mean(list(curve), spent, target)
+        took[setup] = float((spent[-1] if at is None else at)[0])
+    return took[BASELINE] / took[OURS]
+
+
+def geometric(values: Sequence[float]) -> float:
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
