@@ -3,7 +3,7 @@
     python -m benchmarks.headline --family words-large --seeds 0 1 2 --device cuda --setups reserved-only spotlight
     python -m benchmarks.headline --family words-large --seeds 0 1 2 --remember runs/headline/memory
     python -m benchmarks.headline --merge runs/headline/*-seed?.json --out docs/results/headline
-    python -m benchmarks.headline --curves docs/results/headline.json --seeds 0 1 --setups ... --out runs/clocks
+    python -m benchmarks.headline --curves docs/results/headline.json --family scenes --seeds 0 1 --out runs/clocks
     python -m benchmarks.headline --curves docs/results/headline.json --merge runs/clocks/*.json --out ...
     python -m benchmarks.headline --same-batches --setups pipelined spotlight-fixed spotlight-pipelined ...
     python -m benchmarks.headline --markets FOLDER --draw 3 --numerics model --seeds 10 11 --family scenes words-large
@@ -31,7 +31,7 @@ import argparse
 from itertools import product
 from pathlib import Path
 
-from benchmarks.headline.setups import EXPLORING, PROFILES, SETUPS, TASKS
+from benchmarks.headline.setups import EXPLORING, PROFILES, SETUPS, TASKS, WITH_ONE_CURVE
 from benchmarks.lib.command import parser, start
 from benchmarks.lib.parallel import add_jobs
 
@@ -40,7 +40,7 @@ def arguments() -> argparse.Namespace:
     flags = parser("headline", __doc__, out=Path("runs/headline"))
     flags.add_argument("--family", nargs="+", choices=tuple(TASKS), default=["words-large"])
     flags.add_argument("--seeds", type=int, nargs="+", default=[0])
-    flags.add_argument("--setups", nargs="+", choices=SETUPS, default=list(SETUPS))
+    flags.add_argument("--setups", nargs="+", choices=SETUPS, help="default: all; with --curves those that have one")
     flags.add_argument("--profiles", nargs="+", default=list(PROFILES))
     flags.add_argument("--traces", nargs="+", default=["calm", "bulk"], metavar="TRACE[@HOUR]")
     flags.add_argument("--numerics", choices=("model", "real"), default="real")
@@ -64,20 +64,9 @@ def arguments() -> argparse.Namespace:
     markets.add_argument("--by-market", action="store_true", help="with --merge: report by spot slots held")
     markets.add_argument("--check", type=Path, metavar="FOLDER", help="with --by-market: cells with real numbers")
     add_jobs(markets)
-    return flags.parse_args()
-
-
-def merge(args: argparse.Namespace) -> None:
-    from benchmarks.headline import cells, figures
-
-    found, facts = [cells.read(path) for path in args.merge], {"remembered": args.numbers}
-    if args.curves:
-        from benchmarks.headline.real_curves import joined, read_curves
-
-        real = read_curves(args.curves)
-        found, left_out = joined(found, real, args.ours)
-        facts |= {"scores": real.origin, "left_out": left_out}
-    figures.present(found, args.ours, args.out, args.json, **facts)
+    args = flags.parse_args()
+    args.setups = args.setups or (WITH_ONE_CURVE if args.curves else SETUPS)
+    return args
 
 
 def main() -> None:
@@ -88,7 +77,9 @@ def main() -> None:
         present(args.merge or [args.out], args.check, args)
         return
     if args.merge:
-        merge(args)
+        from benchmarks.headline.real_curves import present_merged
+
+        present_merged(args)
         return
     if args.curves:
         from benchmarks.headline.real_curves import run_clocks

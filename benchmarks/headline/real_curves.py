@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from benchmarks.headline import cells, figures
 from benchmarks.headline.cells import Cell
 from benchmarks.headline.market_runs import read_cells, run_task, split
 from benchmarks.headline.run import wanted_cells
@@ -24,6 +25,11 @@ from benchmarks.headline.setups import BASELINE, EXPLORING, SETUPS
 from benchmarks.lib.parallel import run_all
 from spotlight.core.errors import InputError
 
+JOINED = (
+    "hours and slot-hours were simulated where `computed` says, with modelled numbers; scores had been computed where "
+    f"`scores` says: those of {BASELINE} for setups that do not explore, those of ours for setups that do"
+)
+"""What a joined result says of itself."""
 SAME = 1e-9
 """Modelled scores differ by less if only the order of a sum does."""
 
@@ -54,15 +60,26 @@ def run_clocks(args: Namespace) -> None:
     run_all(run_task, tasks, args.jobs, "clocks")
 
 
+def present_merged(args: Namespace) -> None:
+    """Print and write the figures of these cells, with real scores if `--curves` has them."""
+    found = [cells.read(path) for path in args.merge]
+    facts: dict[str, object] = {"remembered": args.numbers}
+    if args.curves:
+        real = read_curves(args.curves)
+        found, left_out = joined(found, real, args.ours)
+        facts |= {"scores": real.origin, "clocks": JOINED, "left_out": left_out}
+    figures.present(found, args.ours, args.out, args.json, **facts)
+
+
 # -- real scores -------------------------------------------------------------------------------------------------------
 
 
 def read_curves(path: Path) -> RealCurves:
     """Curves of a result of this benchmark, or of a folder of cells with real numbers."""
     if path.is_dir():
-        cells = [cell for cell in read_cells(path) if cell.numerics == "real"]
-        named = [(cell.family, cell.setup, cell.seed, _curve(cell)) for cell in cells]
-        return RealCurves("; ".join(sorted({f"{cell.commit} on {cell.hardware}" for cell in cells})), _unique(named))
+        real = [cell for cell in read_cells(path) if cell.numerics == "real"]
+        named = [(cell.family, cell.setup, cell.seed, _curve(cell)) for cell in real]
+        return RealCurves("; ".join(sorted({f"{cell.commit} on {cell.hardware}" for cell in real})), _unique(named))
     try:
         result = json.loads(path.read_text())
         named = [(cell["family"], cell["setup"], cell["seed"], _stored(cell)) for cell in result["cells"]]

@@ -30,6 +30,8 @@ EXPLORING = (
     *("explore-inline", "spotlight-fixed", "spotlight", "spotlight-pipelined"),
     *("reserved-explore", "on-demand-explore", "spotlight-fixed-fallback", "spotlight-fallback"),
 )
+WITH_ONE_CURVE = (*WITHOUT_SPOT, "spot-no-explore", "explore-inline", "spotlight-fixed")
+"""Setups that learn the same on all machines."""
 FALLBACK = "-fallback"
 """Suffix of a setup that rents stand-ins for missing spot machines."""
 FALLBACK_SETTINGS = ("market.fallback_s=300",)

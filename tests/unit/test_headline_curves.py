@@ -6,10 +6,9 @@ from argparse import Namespace
 import msgspec
 import pytest
 
-from benchmarks.headline import __main__ as command
 from benchmarks.headline.cells import Cell
 from benchmarks.headline.market_runs import read_cells
-from benchmarks.headline.real_curves import RealCurve, RealCurves, joined, read_curves, run_clocks
+from benchmarks.headline.real_curves import RealCurve, RealCurves, joined, present_merged, read_curves, run_clocks
 from benchmarks.lib import merge
 from spotlight.core.errors import InputError
 
@@ -81,10 +80,11 @@ def test_merged_result_says_where_scores_and_clocks_were_computed(args, tmp_path
     ]  # fmt: skip
     args.curves.write_text(json.dumps({"computed": ["abc on a GPU"], "remembered": "def", "cells": stored}))
     out = tmp_path / "headline"
-    command.merge(Namespace(**{**vars(args), "merge": sorted(args.out.glob("*.json")), "out": out}))
+    present_merged(Namespace(**{**vars(args), "merge": sorted(args.out.glob("*.json")), "out": out}))
     result = json.loads(out.with_suffix(".json").read_text())
     assert result["scores"] == "abc on a GPU; def"
     assert result["computed"] == sorted({f"{cell.commit} on {cell.hardware}" for cell in clocks})
+    assert "hours and slot-hours were simulated where `computed` says" in result["clocks"]
     assert {"spotlight", "pipelined"} <= result["left_out"].keys()
     assert {"speedup_vs_reserved_only", "speedup_vs_reserved_explore", "cost_ratio_vs_on_demand_explore"} <= result[
         "figures"
