@@ -1,5 +1,6 @@
 """Stand-ins by limits: rented only where the deadline needs them and the money allows them."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,18 +10,30 @@ HOUR = 3600.0
 
 
 def allowance(hours: float | None = None, dollars: float | None = None) -> Allowance:
-    """Of a run of 100 iterations that costs 72 dollars an hour with all stand-ins."""
+    """Of a run that costs 72 dollars an hour with all stand-ins; the first of its 101 iterations took no time."""
     max_s = None if hours is None else hours * HOUR
-    return Allowance(iterations=100, max_s=max_s, max_dollars=dollars, dollars_per_s=72 / HOUR)
+    limits = Allowance(iterations=101, max_s=max_s, max_dollars=dollars, dollars_per_s=72 / HOUR)
+    limits.iterated(1, 0.0, 0.0, stood_in=False)
+    return limits
 
 
 def given_after(limits: Allowance, seconds: float, spent: float = 0.0, stood_in: bool = False, done: int = 1) -> bool:
-    limits.iterated(done, (limits.ended_at or 0.0) + seconds, spent, stood_in)
+    limits.iterated(done + 1, (limits.ended_at or 0.0) + seconds, spent, stood_in)
     return limits.is_given
 
 
-def test_nothing_is_given_before_an_iteration_has_ended():
+def test_nothing_is_given_before_an_iteration_was_measured():
     assert not allowance(hours=0.001).is_given
+
+
+@pytest.mark.parametrize(("done", "at"), [(1, 900.0), (60, 1800.0)], ids=["slow start", "resumed"])
+def test_time_before_the_first_end_of_an_iteration_in_this_life_is_no_iteration(done, at):
+    """The rest takes 18 s per iteration, which meets the deadline; the time until `at` would not."""
+    limits = Allowance(iterations=101, max_s=HOUR, max_dollars=None, dollars_per_s=1.0)
+    limits.iterated(done, at, 0.0, stood_in=False)
+    assert not limits.is_given
+    limits.iterated(done + 1, at + 18, 0.0, stood_in=False)
+    assert (limits.pace_s, limits.is_given) == (18, False)
 
 
 def test_deadline_gives_stand_ins_only_if_the_rest_would_be_late():

@@ -3,7 +3,8 @@
     deadline, budget.max_hours    rent if the remaining iterations, without stand-ins, would end after it
     money, budget.max_dollars     rent if the remaining iterations, at the price of all slots on demand, stay within it
 
-With both limits, both must hold. Either counts the remaining iterations at the pace of iterations without stand-ins. So
+With both limits, both must hold. Either counts the remaining iterations at the pace of iterations without stand-ins,
+which is measured anew after a resume and leaves out the first iteration, as that contains the start of the workers. So
 renting does not change the answer at once, and a run does not alternate: stand-ins go when enough iterations are done
 that the rest can do without. They make iterations shorter, so the money is counted for longer than it is spent.
 
@@ -17,7 +18,7 @@ MEMORY = 0.7
 
 
 class Allowance(msgspec.Struct, kw_only=True):
-    """Decides after every iteration; nothing is rented before the first iteration has ended."""
+    """Decides after every iteration of one life of a run; nothing is rented before the second one has ended."""
 
     iterations: int
     max_s: float | None
@@ -28,7 +29,7 @@ class Allowance(msgspec.Struct, kw_only=True):
     pace_s: float | None = None
     """Fading mean of the seconds of iterations without stand-ins."""
     ended_at: float | None = None
-    """Run time at which the last iteration ended; None before the first."""
+    """Run time at which the last iteration ended; None before the first of this life."""
     is_given: bool = False
     """Whether stand-ins may be rented now."""
 
@@ -40,9 +41,9 @@ class Allowance(msgspec.Struct, kw_only=True):
 
         `stood_in` is whether stand-ins were rented during the last iteration.
         """
-        seconds = at - (self.ended_at or 0.0)
-        self.ended_at = at
-        if not stood_in:
+        began, self.ended_at = self.ended_at, at
+        if began is not None and not stood_in:
+            seconds = at - began
             self.pace_s = seconds if self.pace_s is None else MEMORY * self.pace_s + (1 - MEMORY) * seconds
         if self.pace_s is None:
             return
