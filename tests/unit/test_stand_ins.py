@@ -5,12 +5,13 @@ from itertools import count
 
 import pytest
 
-from spotlight.core.events import NodeLost, Record, WorkerJoined, WorkerLost
+from spotlight.control.market.allowance import Allowance
+from spotlight.core.events import IterationDone, NodeLost, Record, WorkerJoined, WorkerLost
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import SlotClass
 from spotlight.pools.config import ClusterConfig, MarketConfig
-from spotlight.pools.market import StandIns
+from spotlight.pools.market import Purse, StandIns
 from spotlight.sim.virtual_loop import run_virtually
 
 DRAIN_S = 5.0
@@ -70,16 +71,21 @@ class SpotRecords:
         for node in nodes:
             self._emit(NodeLost(node=NodeId(node), cause="killed"))
 
-    def _emit(self, event: WorkerJoined | WorkerLost | NodeLost) -> None:
-        self._stand_ins.observe(Record(next(self._seq), 0.0, event))
+    def iterates(self, iteration: int) -> None:
+        self._emit(IterationDone(iteration=iteration, rollout_s=0.0, train_s=0.0, reward=0.0))
+
+    def _emit(self, event: IterationDone | WorkerJoined | WorkerLost | NodeLost) -> None:
+        self._stand_ins.observe(Record(next(self._seq), asyncio.get_running_loop().time(), event))
 
 
-def run_scenario(scenario, spot: int = 2, haste: float = 1.0, **market: float) -> RecordingPool:
+def run_scenario(
+    scenario, spot: int = 2, haste: float = 1.0, purse: Purse | None = None, **market: float | str
+) -> RecordingPool:
     """Run the scenario for a run with `spot` spot nodes; return the pool."""
     pool = RecordingPool()
 
     async def run() -> None:
-        stand_ins = StandIns.of(ClusterConfig(spot=spot), MarketConfig(**market), pool, haste)
+        stand_ins = StandIns.of(ClusterConfig(spot=spot), MarketConfig(**market), pool, haste, purse)
         keeping = asyncio.create_task(stand_ins.keep())
         await scenario(SpotRecords(stand_ins), pool)
         keeping.cancel()
@@ -167,3 +173,23 @@ def test_spot_that_is_lost_while_its_stand_in_leaves_gets_a_new_bound():
     pool = run_scenario(scenario, spot=1, fallback_s=10)
     # Gone at 25; the shortage is seen then, and its bound passes at 35.
     assert pool.done[-1] == (35, "rented", "stand-in-1.2")
+
+
+def test_iteration_in_which_a_stand_in_came_and_went_does_not_count_for_the_pace_without_them():
+    allowance = Allowance(iterations=100, max_s=1.0, max_dollars=None, dollars_per_s=1.0)
+
+    async def scenario(spot: SpotRecords, pool: RecordingPool) -> None:
+        for iteration, seconds in enumerate((50, 100)):
+            await asyncio.sleep(seconds)
+            spot.iterates(iteration)
+        await asyncio.sleep(200)
+        spot.comes("spot-1.1", "spot-2.1")
+        await asyncio.sleep(DRAIN_S + 1)
+        spot.iterates(2)
+        assert (pool.nodes(), allowance.pace_s) == ((), 100)
+        await asyncio.sleep(200)
+        spot.iterates(3)
+
+    pool = run_scenario(scenario, purse=Purse(allowance, lambda: 0.0), fallback_s="auto")
+    assert [what for _, what, _ in pool.done] == ["rented", "rented", "asked to go", "asked to go", "gone", "gone"]
+    assert allowance.pace_s == pytest.approx(0.7 * 100 + 0.3 * 200)

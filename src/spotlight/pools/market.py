@@ -95,6 +95,8 @@ class StandIns:
         self._purse = purse
         self._fallback_s = capacity.fallback_s
         self._rented: dict[str, NodeId] = {}
+        self._stood_in = False
+        """Whether any stand-in was rented since the last iteration ended."""
         self._working: dict[NodeId, set[WorkerId]] = {}
         """Workers of each spot node that has any."""
         self._changed = asyncio.Event()
@@ -122,8 +124,9 @@ class StandIns:
             case NodeLost(node=node):
                 self._working.pop(node, None)
             case IterationDone(iteration=iteration) if self._purse is not None:
-                purse = self._purse
-                purse.allowance.iterated(iteration + 1, record.at, purse.spent(), stood_in=bool(self._rented))
+                allowance, spent = self._purse
+                allowance.iterated(iteration + 1, record.at, spent(), self._stood_in)
+                self._stood_in = bool(self._rented)
             case _:
                 return
         self._changed.set()
@@ -147,6 +150,7 @@ class StandIns:
 
     async def _rent(self, name: str) -> None:
         self._rented[name] = await self._pool.add_node(self._specs[name])
+        self._stood_in = True
 
     async def _give_back(self, name: str) -> None:
         await self._pool.drain_node(_current(self._pool, self._rented[name]))
