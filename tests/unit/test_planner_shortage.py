@@ -32,6 +32,13 @@ def test_run_without_free_slots_previews_after_long_training_and_not_after_short
     assert "would gain less than they cost" in none.reason
 
 
+def test_training_that_overlaps_rollouts_counts_for_what_an_iteration_takes():
+    """With `pipeline.gap` a minute of training may leave a tenth of a second after the last rollout."""
+    overlapped = Planner.replay(ExploreConfig(), [msgspec.structs.replace(TRAINED, rollout_s=60.0, train_s=0.1)])
+    plan = overlapped.plan(msgspec.structs.replace(FULL, all_speeds=(100.0,) * 4, slots=8))
+    assert plan.seeds == short(60.0).seeds
+
+
 @pytest.mark.parametrize("settings", [ExploreConfig(), BANDIT], ids=["fixed", "bandit"])
 def test_longer_training_makes_more_previews_worth_their_wait(settings):
     counts = [sum(short(train_s, settings).seeds) for train_s in (2.0, 10.0, 60.0, 600.0)]

@@ -134,7 +134,7 @@ class Planner:
                 # Nearly all of a journal.
                 pass
             case IterationDone():
-                self._learn(time=state.time.trained(event.train_s))
+                self._learn(time=state.time.trained(event.rollout_s, event.train_s))
             case Planned():
                 self._learn(open_plan=event, beside=state.held_out, held_out=0)
             case WorkerLost() | WorkerJoined():
@@ -210,7 +210,8 @@ class Planner:
             rolled_out=len(given.prompts),
             beside=beside * trained_s,
             speed=speed,
-            iteration_s=trained_s + rollouts / speed,
+            # Slots may just have gone; and with GAP, most training is over when the last rollout is in.
+            iteration_s=max(time.iteration_s, trained_s + rollouts / speed),
         )
         is_fixed = settings.plan is PlanKind.FIXED
         arms = [arm for arm in settings.arms if arm <= given.full_steps] or [given.full_steps]

@@ -27,7 +27,9 @@ class TimeModel(msgspec.Struct, frozen=True, kw_only=True):
     """Sums of the fit; `trained` and `previewed` return the model with one more observation."""
 
     train_s: float | None = None
-    """Fading mean of the training time; None until an iteration was trained."""
+    """Fading mean of the training time after the last rollout; None until an iteration was trained."""
+    iteration_s: float = 0.0
+    """Fading mean of the time of rollouts and training, which may overlap."""
     weight: float = 0.0
     by_inverse: float = 0.0
     by_inverse_squared: float = 0.0
@@ -56,9 +58,14 @@ class TimeModel(msgspec.Struct, frozen=True, kw_only=True):
         """Previews that end within the budget."""
         return int(budget_s * row_steps_per_s / self.row_steps(steps))
 
-    def trained(self, seconds: float) -> "TimeModel":
-        mean = seconds if self.train_s is None else MEMORY * self.train_s + (1 - MEMORY) * seconds
-        return msgspec.structs.replace(self, train_s=mean)
+    def trained(self, rollout_s: float, train_s: float) -> "TimeModel":
+        if self.train_s is None:
+            return msgspec.structs.replace(self, train_s=train_s, iteration_s=rollout_s + train_s)
+        return msgspec.structs.replace(
+            self,
+            train_s=MEMORY * self.train_s + (1 - MEMORY) * train_s,
+            iteration_s=MEMORY * self.iteration_s + (1 - MEMORY) * (rollout_s + train_s),
+        )
 
     def previewed(
         self, *, steps: int, planned: int, finished: int, predicted_s: float, seconds: float, beside: float = 0.0
