@@ -2,21 +2,35 @@
 
 import msgspec
 import pytest
+from test_planner import SAMPLING, compared
 
 from spotlight.control.explore.config import ExploreConfig
 from spotlight.control.explore.planner import PlanInput, Planner
-from spotlight.core.events import IterationDone
-from spotlight.core.types import PromptId
+from spotlight.core.events import ExplorationClosed, Issued, IterationDone
+from spotlight.core.types import PromptId, Sample, Version
+from spotlight.core.work import Request, Work
 
 BANDIT = ExploreConfig(plan="bandit", arms=(3, 4, 6, 8), alpha=0.5)
 PROMPTS = tuple(PromptId(name) for name in "abcd")
 FULL = PlanInput(iteration=1, group_size=16, full_steps=10, prompts=PROMPTS, speeds=())
 TRAINED = IterationDone(iteration=0, rollout_s=1.0, train_s=0.0, reward=0.5)
+FLAT, VARIED = (0.5, 0.5), (0.2, 0.9)
 
 
-def short(train_s, settings=None, speeds=(), slots=8, **changes):
+def held_out(samples):
+    """Held-out samples of 10 steps each."""
+    sample = Sample(prompt=PROMPTS[0], seed=0, sampling=SAMPLING, version=Version(1))
+    return Issued(
+        requests=tuple(
+            Request(work=Work.EVALUATION, iteration=1, group=group, sample=sample) for group in range(samples)
+        )
+    )
+
+
+def short(train_s, settings=None, speeds=(), slots=8, events=(), **changes):
     """The plan of a run whose four trainers do 400 row-steps per second and that lacks slots beside them."""
-    planner = Planner.replay(settings or ExploreConfig(), [msgspec.structs.replace(TRAINED, train_s=train_s)])
+    trained = msgspec.structs.replace(TRAINED, train_s=train_s)
+    planner = Planner.replay(settings or ExploreConfig(), [trained, *events])
     asked = {"speeds": speeds, "all_speeds": (100.0,) * 4 + speeds, "slots": slots, **changes}
     return planner.plan(msgspec.structs.replace(FULL, **asked))
 
@@ -57,6 +71,51 @@ def test_plan_with_few_slots_explores_few_prompts_well_instead_of_all_in_vain():
 def test_plan_of_a_whole_fleet_awaits_nothing_whatever_it_would_gain():
     plan = short(60.0, speeds=(100.0,) * 8)
     assert (plan.seeds, plan.awaited_s) == ((128,) * 4, 0.0)
+
+
+def test_flat_prompt_does_not_disable_the_ordinary_plan_of_slots_that_suffice():
+    events = [event for iteration in range(9) for event in compared(iteration, (FLAT, VARIED, VARIED, VARIED))]
+    plan = short(60.0, speeds=(100.0,) * 7, events=events)
+    assert (plan.seeds, plan.reason) == ((128,) * 4, "the plan is fixed")
+
+
+@pytest.mark.parametrize(("slots", "lack"), [(0, "no slot is free beside training"), (8, "slots are missing")])
+def test_reason_says_that_slots_are_missing_only_if_the_run_has_such_slots(slots, lack):
+    assert short(60.0, slots=slots).reason.startswith(lack)
+    assert short(0.1, slots=slots).reason.startswith(lack)
+
+
+def test_reason_of_a_run_without_varied_prompts_is_that_nothing_can_be_selected():
+    events = [event for iteration in range(9) for event in compared(iteration, (FLAT,) * 4)]
+    assert "nothing to select" in short(60.0, events=events).reason
+
+
+def test_held_out_samples_take_the_time_of_previews_beside_training():
+    """One slot does 6000 row-steps in a minute: all previews of four prompts, unless 500 samples come first."""
+    assert short(60.0, speeds=(100.0,)).awaited_s == 0
+    assert short(60.0, speeds=(100.0,), events=[held_out(500)]).awaited_s > 1.0
+
+
+@pytest.mark.parametrize(("slower", "samples"), [(1.0, 0), (1.0, 100), (1.0, 1500), (1.5, 0), (1.5, 100)])
+@pytest.mark.parametrize("slots", [0, 1, 2])
+def test_costs_of_previews_are_learned_where_slots_are_missing(slots, slower, samples):
+    """A run with 0 to 2 of 8 slots beside its trainers; true previews cost `slower` times the prior."""
+    planner, train_s, given = Planner(ExploreConfig(steps=5)), 20.0, msgspec.structs.replace(FULL, slots=8)
+    true_cost = 6.0 * slower
+    for iteration in range(1, 25):
+        planner.apply(msgspec.structs.replace(TRAINED, iteration=iteration - 1, train_s=train_s))
+        planner.apply(held_out(samples))
+        speeds = (100.0,) * slots
+        asked = {"iteration": iteration, "speeds": speeds, "all_speeds": (100.0,) * 4 + speeds}
+        plan = planner.plan(msgspec.structs.replace(given, **asked))
+        planner.apply(plan)
+        work, beside = sum(plan.seeds) * true_cost + samples * 10, slots * 100
+        after_s = max(0.0, work - beside * train_s) / (400 + beside)
+        seconds = train_s + after_s if after_s else work / beside
+        planner.apply(ExplorationClosed(iteration=iteration, finished=sum(plan.seeds), discarded=0, seconds=seconds))
+    assert sum(plan.seeds) > 0
+    assert planner.relative_error == pytest.approx(0.0, abs=0.03)
+    assert planner.state.time.row_steps(5) == pytest.approx(true_cost, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ class Planner:
     def _short_of_slots(self, given: PlanInput) -> Planned | None:
         """The plan by expected gain per second; None if times are not known yet, or all prompts fit beside training."""
         settings, time, trained_s = self.settings, self.state.time, self.state.time.train_s
-        speed, beside = _total(given.all_speeds), _total(given.speeds) or 0.0
+        speed, beside, held_out = _total(given.all_speeds), _total(given.speeds) or 0.0, self.state.held_out
         if trained_s is None or speed is None or settings.candidates > 1:
             return None
         variances = [self.state.variances.of(prompt) for prompt in given.prompts]
@@ -208,7 +208,7 @@ class Planner:
             group_size=given.group_size,
             prompts=sum(variance > 0 for variance in variances),
             rolled_out=len(given.prompts),
-            beside=beside * trained_s,
+            beside=max(0.0, beside * trained_s - held_out),
             speed=speed,
             # Slots may just have gone; and with GAP, most training is over when the last rollout is in.
             iteration_s=max(time.iteration_s, trained_s + rollouts / speed),
@@ -223,20 +223,27 @@ class Planner:
             settings.seeds if is_fixed else settings.most_seeds,
             lambda steps: time.row_steps(steps) + audits,
         )
-        if best.prompts == len(given.prompts) and not best.wait_s:
+        if best.seeds and best.prompts == shortage.prompts and not best.wait_s:
             return None
         budget_s = trained_s if given.speeds else 0.0
+        lack = "slots are missing" if len(given.speeds) < given.slots else "no slot is free beside training"
         if not best.seeds:
-            reason = "slots are missing, and previews after training would gain less than they cost"
+            reason = f"{lack}, and previews after training would gain less than they cost"
+            reason = reason if shortage.prompts else _reason_for_none(0, variances, given)
             return _planned(given, _no_seeds(given), best.steps, budget_s, 0.0, reason)
         varied = sorted(range(len(variances)), key=lambda number: (-variances[number], number))[: best.prompts]
         seeds = tuple(best.seeds if number in varied else 0 for number in range(len(variances)))
+        # Audits are rolled out with the next iteration, and not awaited.
+        work = sum(seeds) * time.row_steps(best.steps)
+        awaited_s = shortage.after_s(work)
+        late_s = max(0.0, held_out - beside * trained_s) / speed
+        predicted_s = trained_s + late_s + awaited_s if awaited_s else work / beside
         reason = (
-            f"slots are missing: {best.seeds} previews of {best.prompts} prompts promise {best.gain:.2f} times the "
-            f"variance of fresh seeds for {best.wait_s:.1f} s after training"
+            f"{lack}: {best.seeds} previews of {best.prompts} prompts promise {best.gain:.2f} times the "
+            f"variance of fresh seeds for {awaited_s:.1f} s after training"
         )
-        planned = _planned(given, seeds, best.steps, budget_s, trained_s + best.wait_s, reason)
-        return msgspec.structs.replace(planned, awaited_s=best.wait_s)
+        planned = _planned(given, seeds, best.steps, budget_s, predicted_s, reason)
+        return msgspec.structs.replace(planned, awaited_s=awaited_s)
 
     def _weighed(self, given: PlanInput, speed: float, window_s: float) -> float:
         """Seconds of the window for previews, where rollouts of the next iteration take the rest."""
@@ -331,7 +338,8 @@ def _timed(state: PlannerState, event: ExplorationClosed) -> TimeModel:
         finished=event.finished,
         predicted_s=plan.predicted_s,
         seconds=event.seconds,
-        beside=state.beside,
+        # A prediction beyond the end of training contains them: the slots that serve them are not those after it.
+        beside=0 if plan.awaited_s else state.beside,
     )
 
 

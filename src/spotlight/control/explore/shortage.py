@@ -30,11 +30,15 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
     rolled_out: int
     """Prompts of an iteration."""
     beside: float
-    """Work that the present slots do while the gang trains."""
+    """Work on previews that the present slots do while the gang trains."""
     speed: float
     """Work per second of all slots after training."""
     iteration_s: float
     """Seconds of an iteration that waits for no previews."""
+
+    def after_s(self, work: float) -> float:
+        """Seconds after training until this work is done."""
+        return max(0.0, work - self.beside) / self.speed
 
 
 class PayingPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +50,7 @@ class PayingPlan(msgspec.Struct, frozen=True, kw_only=True):
     gain: float = 1.0
     """Promised variance over that of fresh seeds, mean over all prompts."""
     wait_s: float = 0.0
-    """Seconds that the loop waits for the last preview."""
+    """Seconds of previews and their audits that do not fit beside training."""
     seconds_per_gain: float
 
 
@@ -60,7 +64,7 @@ def paying_plan(given: Shortage, rho: dict[int, float], most_seeds: int, cost: C
         for seeds in _counts(given.group_size, most_seeds):
             bought = correlation**2 * excess(seeds, given.group_size) / given.rolled_out
             for prompts in _counts(0, given.prompts):
-                wait_s = max(0.0, prompts * seeds * cost(steps) - given.beside) / given.speed
+                wait_s = given.after_s(prompts * seeds * cost(steps))
                 gain = 1 + prompts * bought
                 value = (given.iteration_s + wait_s) / gain
                 if value < best.seconds_per_gain:
