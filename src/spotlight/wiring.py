@@ -191,6 +191,7 @@ def _explorer(run_log: RunLog, hub: Hub, samples: Samples) -> Explorer:
         patience=Patience(config.explore.timing, config.explore.overrun, is_endless=config.deterministic),
         stale_share=config.pipeline.stale_share if config.pipeline.asynchrony else 0.0,
         slots=(config.cluster.reserved + config.cluster.spot) * config.cluster.slots - config.cluster.gang,
+        is_assisted=config.pipeline.tag,
     )
     return Exploration(hub, samples, run_log.state, run_log.planner, rules, run_log.emit)
 

@@ -39,3 +39,15 @@ def test_run_with_all_its_slots_waits_for_no_preview(tmp_path):
     whole = previews(tmp_path / "auto", TRAINED_LONG)
     assert whole[1] == [0] * 4
     assert whole == previews(tmp_path / "never", TRAINED_LONG, "explore.overrun=0")
+
+
+@pytest.mark.parametrize("tag", ["true", "false"])
+def test_predicted_time_counts_trainers_only_if_they_preview_beside_other_slots(tmp_path, tag):
+    """One of four spot nodes is there."""
+    (tmp_path / "one.csv").write_text("t_s,n\n0,1\n99999,1\n")
+    changes = (*LEARNED, TRAINED_LONG, "cluster.spot=4", f"market.trace={tmp_path}/one.csv", f"pipeline.tag={tag}")
+    _, events = run(config("spotlight-fixed", changes), tmp_path / "run")
+    plans = [event for event in events if isinstance(event, Planned)][1:]
+    closed = [event for event in events if isinstance(event, ExplorationClosed)][1:]
+    assert [end.finished for end in closed] == [plan.previews for plan in plans]
+    assert [end.seconds for end in closed] == pytest.approx([plan.predicted_s for plan in plans], rel=0.15)

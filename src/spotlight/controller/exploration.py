@@ -105,6 +105,8 @@ class ExplorationRules:
     """Share of the next iteration's rollouts that may begin when all previews are in."""
     slots: int
     """Slots that do not train, if none is missing."""
+    is_assisted: bool
+    """Whether trainers roll out, and preview, beside other slots; otherwise only where there are no others."""
 
 
 class Exploration:
@@ -231,8 +233,11 @@ class Exploration:
         return tuple(dispatcher.scheduler.measured_speed(worker) for worker in dispatcher.directory.rolling())
 
     def _all_speeds(self) -> tuple[float | None, ...]:
+        """Row-steps per second of the slots that preview after training."""
         dispatcher = self._hub.dispatcher
-        return tuple(dispatcher.scheduler.measured_speed(worker) for worker in sorted(dispatcher.directory.workers))
+        rolling = dispatcher.directory.rolling()
+        workers = rolling if rolling and not self._rules.is_assisted else sorted(dispatcher.directory.workers)
+        return tuple(dispatcher.scheduler.measured_speed(worker) for worker in workers)
 
     async def close(self, iteration: int) -> None:
         """Choose seeds from the finished previews, after training has ended or when nothing is left to preview."""
