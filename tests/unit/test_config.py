@@ -253,3 +253,20 @@ def test_trainers_that_only_train_without_a_worker_that_rolls_out_are_refused():
 def test_stale_share_that_no_iteration_can_have_is_refused(share):
     with pytest.raises(ConfigError, match=r"pipeline\.stale_share to .*input should be"):
         load_config("words-nft", [f"pipeline.stale_share={share}"])
+
+
+@pytest.mark.parametrize("setting", ["explore.overrun", "market.fallback_s"])
+@pytest.mark.parametrize("value", ["-1", "often", ".nan", ".inf", "true", "[1]"])
+def test_value_that_is_neither_a_number_nor_auto_is_refused_in_one_sentence(setting, value):
+    with pytest.raises(ConfigError) as refusal:
+        load_config("words-nft", [f"{setting}={value}"])
+    message = str(refusal.value)
+    assert message.startswith(f"the override '{setting}={value}' sets {setting} to ")
+    assert "it takes a finite number, at least 0, or auto; " in message
+    assert message.endswith(f"with {setting}=VALUE.")
+
+
+def test_number_may_stand_where_auto_may():
+    config = load_config("words-nft", ["explore.overrun=1", "market.fallback_s=1e3"])
+    assert (config.explore.overrun, config.market.fallback_s) == (1.0, 1000.0)
+    assert load_config("words-nft", ["market.fallback_s=null"]).market.fallback_s is None

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from enum import StrEnum
 from itertools import cycle
-from typing import Annotated, Literal, Self
+from typing import Self
 
 import msgspec
 from pydantic import Field, model_validator
@@ -15,7 +15,7 @@ from spotlight.control.market.traces import PUNCTUALITY_S, Trace
 from spotlight.control.profiles import Operation, Profile, efficient_batch
 from spotlight.core.errors import ConfigError
 from spotlight.core.node_spec import NodeSpec
-from spotlight.core.section import Section
+from spotlight.core.section import NumberOrAuto, Section
 from spotlight.core.tls import split_address
 from spotlight.core.work import SlotClass
 from spotlight.node.notices.config import NoticesConfig
@@ -281,7 +281,7 @@ class MarketConfig(Section):
     boot_s: float = Field(default=0.0, ge=0)
     """Seconds that a spot node or a stand-in boots, and is paid for, before its workers start; a real run divides them
     by `speed`, as the trace."""
-    fallback_s: Annotated[float, Field(ge=0)] | Literal["auto"] | None = None
+    fallback_s: NumberOrAuto | None = None
     """Seconds of absence of a spot node before a stand-in is rented at the on-demand price, divided by `speed`
     likewise; None: no stand-ins, and the run continues with fewer slots. `auto` waits 300 s, and rents only while the
     remaining iterations would otherwise end after `budget.max_hours`, and only as far as `budget.max_dollars` allows;

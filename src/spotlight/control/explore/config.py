@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from spotlight.core.errors import ConfigError
-from spotlight.core.section import Section
+from spotlight.core.section import NumberOrAuto, Section
 from spotlight.core.types import SamplerKind
 
 AUTO: Literal["auto"] = "auto"
@@ -113,7 +113,7 @@ class ExploreConfig(Section):
     """The noise that previews and exact rollouts share."""
     timing: Timing = Timing.BESIDE
     """When previews are drawn."""
-    overrun: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
+    overrun: NumberOrAuto = "auto"
     """Time that planned previews may run after training, as a share of its time; unfinished ones are then discarded.
     Where no slot is free beside training, a fixed plan is drawn in this time alone. `auto` is 0 while no slot is
     missing. With missing slots, previews are planned after training too, on all slots, as far as their expected gain is
