@@ -285,8 +285,8 @@ class MarketConfig(Section):
     """Seconds of absence of a spot node before a stand-in is rented at the on-demand price, divided by `speed`
     likewise; None: no stand-ins, and the run continues with fewer slots. `auto` waits 300 s, and rents only while the
     remaining iterations would otherwise end after `budget.max_hours`, and only as far as `budget.max_dollars` allows;
-    with `budget.max_dollars` alone it rents whenever the money suffices. `spotlight plan` shows what stand-ins cost and
-    save on `trace`."""
+    with `budget.max_dollars` alone it rents whenever the money suffices. It rents nothing before the second iteration
+    after a start or a resume has ended. `spotlight plan` shows what stand-ins cost and save on `trace`."""
     reserved_price: str = "aws-p5-h100"
     """Row of the price table that reserved slots and stand-ins are billed by, at its on-demand price."""
     spot_price: str = "aws-p5-h100"

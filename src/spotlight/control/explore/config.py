@@ -77,10 +77,12 @@ class ExploreConfig(Section):
     enabled: Literal["auto", "on", "off"] = "auto"
     """auto is on with nft and off with flow_grpo, whose loss credits window noise and gained nothing from selection."""
     plan: PlanKind = PlanKind.FIXED
-    """fixed previews `seeds` per prompt with `steps`; bandit learns both within the time that training leaves."""
+    """fixed previews `seeds` per prompt with `steps`; bandit learns both within the time that training leaves. With
+    missing slots and `overrun` auto, a fixed plan previews some prompts with up to `seeds` each, or none."""
     seeds: int = Field(default=128, ge=1)
     """Seeds per prompt of a fixed plan; more than fit beside training cost nothing, as they are cut off when it ends.
-    Where training waits for them (`deterministic`, `timing` inline, `overrun`) plan few: 32 of 3 or 4 steps, say."""
+    Where training waits for them (`deterministic`, `timing` inline, `overrun`) plan few: 32 of 3 or 4 steps, say.
+    With missing slots and `overrun` auto it is the largest number of a prompt."""
     most_seeds: int = Field(default=256, ge=1)
     """Largest number of seeds per prompt in any plan: beyond it the gain grows like the logarithm, scoring does not."""
     steps: int = Field(default=8, ge=1)
@@ -118,7 +120,8 @@ class ExploreConfig(Section):
     Where no slot is free beside training, a fixed plan is drawn in this time alone. `auto` is 0 while no slot is
     missing. With missing slots, previews are planned after training too, on all slots, as far as their expected gain is
     worth their seconds (`shortage.py`); where none are worth it, the run does not explore. With `candidates` above 1 or
-    `pipeline.asynchrony` it is always 0, because the gain is then not known."""
+    `pipeline.asynchrony` it is always 0, because the gain is then not known. The wait may be twice the predicted one,
+    as slots may be lost meanwhile. In deterministic mode `auto` does nothing, as all planned previews are awaited."""
     margin: float = Field(default=-0.1, gt=-1, lt=1)
     """Share of the predicted training time that a learned plan leaves unused. Below 0 it holds more previews than are
     predicted to fit: an unfinished preview costs nothing when training ends, an idle slot does. Where training would
