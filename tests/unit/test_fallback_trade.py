@@ -7,8 +7,11 @@ from test_plan import PROFILE, RECIPE, changes, planned
 
 from spotlight.config import RunConfig, load_config
 from spotlight.control.market.prices import PriceTable
+from spotlight.control.profiles import Profile
 from spotlight.surface.fallback_trade import TraceForecast, trade, trade_counts
-from spotlight.surface.planning import Forecast, Phases
+from spotlight.surface.fleets import seconds_by_presence
+from spotlight.surface.planning import forecast
+from spotlight.surface.simulating import Assumed
 
 PRICES = PriceTable.load()
 ON_DEMAND, SPOT = 55.04 / 8, PRICES["aws-p5-h100"].spot_per_hour / 8
@@ -20,31 +23,13 @@ def config(*settings: str) -> RunConfig:
     )
 
 
-def forecast(spot: int, seconds: float) -> Forecast:
-    phases = Phases(rollout=seconds, train=0, exploration=0, publish=0, evaluation=0, checkpoint=0)
-    return Forecast(
-        spot=spot,
-        spot_slots=spot,
-        slots=1 + spot,
-        phases=phases,
-        seconds_per_iteration=seconds,
-        previews_planned=0,
-        previews_finished=0,
-        audited=0,
-        dollars_per_hour=0,
-        dollars_per_iteration=0,
-        iterations=60,
-        hours=0,
-        dollars=0,
-    )
-
-
-FORECASTS = (forecast(0, 60.0), forecast(1, 30.0), forecast(2, 20.0))
+SECONDS = {0: 60.0, 1: 30.0, 2: 20.0}
+"""Seconds per iteration by present spot nodes."""
 
 
 def on_trace(folder: Path, counts: str, *settings: str) -> list[TraceForecast]:
     (folder / "market.csv").write_text(f"t_s,n\n{counts}")
-    return trade(config(f"market.trace={folder}/market.csv", *settings), FORECASTS, PRICES)
+    return trade(config(f"market.trace={folder}/market.csv", *settings), SECONDS, PRICES)
 
 
 def test_steady_trace_is_the_forecast_of_the_whole_fleet_with_and_without_stand_ins(tmp_path):
@@ -77,7 +62,7 @@ def test_stand_ins_wait_for_the_seconds_of_the_recipe_and_go_when_spot_is_back(t
 
 def test_run_without_trace_or_spot_nodes_has_no_trade():
     assert trade_counts(config()) == []
-    assert trade(config(), FORECASTS, PRICES) == []
+    assert trade(config(), SECONDS, PRICES) == []
     assert trade_counts(config("market.trace=calm", "cluster.spot=0")) == []
     assert trade_counts(config("market.trace=calm", "cluster.spot=8")) == [0, 4, 8]
 
@@ -87,3 +72,15 @@ def test_plan_shows_what_stand_ins_cost_and_save_on_the_recipes_trace():
     printed = planned(RECIPE, "--profile", PROFILE, "--spot", 2, *changes(), *trace)
     assert "On the trace storm" in printed
     assert "mean stand-ins" in printed
+
+
+def test_seconds_of_a_partial_fleet_contain_the_waits_for_previews_and_those_of_a_whole_one_do_not():
+    assumed = Assumed(profile=Profile.load(PROFILE), prices=PRICES)
+    long = ("iterations=6", "rollout.prompts=8", "rollout.group_size=8", "eval.prompts=16", "explore.seeds=48")
+    settings = config(*long, "algorithm.timesteps_per_sample=40", "market.trace=calm")
+    patient, never = (
+        seconds_by_presence(with_overrun, RECIPE, assumed, [1, 2], lambda stage, done, total: None)
+        for with_overrun in (settings, config(*long, "algorithm.timesteps_per_sample=40", "explore.overrun=0"))
+    )
+    assert patient[2] == never[2] == forecast(settings, RECIPE, 2, assumed).seconds_per_iteration
+    assert patient[1] > 1.02 * never[1]

@@ -1,14 +1,15 @@
 """What stand-ins cost and save on a trace: seconds and dollars per iteration without and with them.
 
-A trace lasts days and a forecast simulates minutes, so the trace is integrated over forecasts of steady fleets: at any
-instant the run iterates at the rate of the slots that work then. Rates of fleets between two forecasts are
-interpolated. Losses themselves cost nothing here; in simulated runs they cost little (docs/results/time_and_money.md).
+A trace lasts days and a forecast simulates minutes, so the trace is integrated over simulations in which some of the
+run's spot nodes are always there and the others never, so that waits for previews because of missing slots are in. At
+any instant the run iterates at the rate of the slots that work then; rates between two simulations are interpolated.
+Losses themselves cost nothing here; in simulated runs they cost little (docs/results/time_and_money.md).
 
 Invariant: on a trace without losses both rows are the forecast of the whole fleet (tests/unit/test_fallback_trade.py).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -20,7 +21,6 @@ from spotlight.control.market.prices import PriceTable
 from spotlight.control.market.traces import NodeStay, Trace
 from spotlight.core.work import SlotClass
 from spotlight.pools.config import AUTO_FALLBACK_S
-from spotlight.surface.planning import Forecast
 
 
 class TraceForecast(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,17 +39,20 @@ class TraceForecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def trade_counts(config: RunConfig) -> list[int]:
-    """Numbers of spot nodes whose forecasts the trade needs; none without a trace."""
+    """Numbers of present spot nodes whose simulations the trade needs; none without a trace."""
     own = config.cluster.spot
     return sorted({0, own // 2, own}) if own and config.market.trace is not None else []
 
 
-def trade(config: RunConfig, forecasts: Sequence[Forecast], prices: PriceTable) -> list[TraceForecast]:
-    """The run without stand-ins, and with them after the recipe's `fallback_s`, or 300 s if it has no number."""
+def trade(config: RunConfig, seconds: Mapping[int, float], prices: PriceTable) -> list[TraceForecast]:
+    """The run without stand-ins, and with them after the recipe's `fallback_s`, or 300 s if it has no number.
+
+    `seconds` are those of an iteration by present spot nodes.
+    """
     trace = config.market.replayed(config.cluster.spot)
     if trace is None:
         return []
-    rates = {one.spot: 1 / one.seconds_per_iteration for one in forecasts}
+    rates = {count: 1 / seconds[count] for count in sorted(seconds)}
     own = config.market.fallback_s
     after_s = own if isinstance(own, float) else AUTO_FALLBACK_S
     return [_walk(config, trace, rates, prices, fallback_s) for fallback_s in (None, after_s)]

@@ -10,7 +10,7 @@ from spotlight.config import RunConfig
 from spotlight.control.profiles import Profile, profile_names
 from spotlight.core.errors import ConfigError
 from spotlight.sim.simulate import check
-from spotlight.surface.planning import Forecast, forecast, short_run, simulated_iterations
+from spotlight.surface.planning import Forecast, forecast, seconds_with, short_run, simulated_iterations
 from spotlight.surface.simulating import Assumed
 
 SPOT_COUNTS = (0, 4, 8)
@@ -72,3 +72,14 @@ def forecasts_of(
         forecast(config, recipe, count, assumed, partial(report, f"spot nodes: {count}", total=total))
         for count in counts
     ]
+
+
+def seconds_by_presence(
+    config: RunConfig, recipe: str, assumed: Assumed, counts: Sequence[int], report: Report
+) -> dict[int, float]:
+    """Seconds per iteration while these numbers of the run's spot nodes are there."""
+    total = simulated_iterations(config)
+    return {
+        count: seconds_with(config, recipe, count, assumed, partial(report, f"present nodes: {count}", total=total))
+        for count in counts
+    }

@@ -1,6 +1,6 @@
 """Time and cost of a run on a fleet: a short simulation of the run, and the figures of its middle iterations.
 
-The simulated run has the recipe's settings, few iterations and steady capacity: no trace, stand-ins or budget. Means
+The simulated run has the recipe's settings, few iterations and steady capacity: no losses, stand-ins or budget. Means
 leave out the first two iterations (the first has no previews, and those of the second are planned before anything is
 measured) and the last, which prepares no next one. Hours and dollars of the whole run are those of the simulation plus
 the mean for every iteration that was not simulated.
@@ -11,6 +11,7 @@ Invariant: the figures are those of `spotlight sim` with the same settings (test
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 
@@ -44,6 +45,8 @@ MOST_ITERATIONS, FEWEST_ITERATIONS = 8, 4
 """Simulated iterations per fleet: of 8, the middle five have one evaluation and one checkpoint of the usual cadence."""
 ROLLOUTS = 4096
 """Rollouts per fleet above which fewer iterations are simulated, so that large recipes also take seconds."""
+LONG_AFTER_S = 10**9
+"""Run time after the end of any simulated run."""
 DEFAULT_FIT = "words-nft"
 """Fit for recipes that have none; durations hardly depend on rewards."""
 
@@ -115,24 +118,9 @@ def forecast(
 ) -> Forecast:
     """Forecast the run with `spot` spot nodes; `progress` is called with the count of simulated iterations."""
     run = simulated(short_run(config, spot), assumed.profile)
-    simulation = Simulation(
-        config=run,
-        recipe=recipe,
-        profile=assumed.profile,
-        numerics=model_numerics(run, fit_of(run)),
-        prices=assumed.prices,
-        progress=progress,
-    )
-    with TemporaryDirectory(prefix="spotlight-plan-") as parent:
-        folder = RunFolder.create(OutputConfig(folder=parent), "plan")
-        outcome = simulate(simulation, folder)
-        if outcome.ending is not Ending.FINISHED:
-            raise EnvironmentProblem(outcome.reason)
-        records = list(read(folder.journal))
-    iterations, cluster = iterations_of(records), run.cluster
-    # A run of one or two iterations has no middle.
-    middle = iterations[2:-1] or iterations[1:] or iterations
-    phases = _mean_phases(middle, iterations[0], config.eval.every)
+    seconds, records = _simulated(run, recipe, assumed, progress)
+    phases, cluster = _phases(records, config), run.cluster
+    middle = _middle(iterations_of(records))
     per_hour = _dollars_per_hour(run, assumed.prices)
     beyond_h = (config.iterations - run.iterations) * phases.total / HOUR_S
     return Forecast(
@@ -147,9 +135,52 @@ def forecast(
         dollars_per_hour=per_hour,
         dollars_per_iteration=per_hour * phases.total / HOUR_S,
         iterations=config.iterations,
-        hours=outcome.seconds / HOUR_S + beyond_h,
+        hours=seconds / HOUR_S + beyond_h,
         dollars=_bill(records, assumed.prices, cluster.reserved) + per_hour * beyond_h,
     )
+
+
+def seconds_with(
+    config: RunConfig, recipe: str, present: int, assumed: Assumed, progress: Callable[[int], None]
+) -> float:
+    """Seconds per iteration while `present` of the run's spot nodes are there and the others are missing."""
+    short = short_run(config, config.cluster.spot)
+    with TemporaryDirectory(prefix="spotlight-trace-") as parent:
+        trace = Path(parent, "steady.csv")
+        trace.write_text(f"t_s,n\n0,{present}\n{LONG_AFTER_S},{config.cluster.spot}\n")
+        steady = short.market.model_copy(update={"trace": str(trace), "start_h": 0.0, "speed": 1.0})
+        run = simulated(short.model_copy(update={"market": steady}), assumed.profile)
+        return _phases(_simulated(run, recipe, assumed, progress)[1], config).total
+
+
+def _simulated(
+    run: RunConfig, recipe: str, assumed: Assumed, progress: Callable[[int], None]
+) -> tuple[float, list[Record]]:
+    """Seconds and journal of a simulated run."""
+    simulation = Simulation(
+        config=run,
+        recipe=recipe,
+        profile=assumed.profile,
+        numerics=model_numerics(run, fit_of(run)),
+        prices=assumed.prices,
+        progress=progress,
+    )
+    with TemporaryDirectory(prefix="spotlight-plan-") as parent:
+        folder = RunFolder.create(OutputConfig(folder=parent), "plan")
+        outcome = simulate(simulation, folder)
+        if outcome.ending is not Ending.FINISHED:
+            raise EnvironmentProblem(outcome.reason)
+        return outcome.seconds, list(read(folder.journal))
+
+
+def _middle(iterations: list["Iteration"]) -> list["Iteration"]:
+    """Iterations that the means are taken of; a run of one or two iterations has no middle."""
+    return iterations[2:-1] or iterations[1:] or iterations
+
+
+def _phases(records: Iterable[Record], config: RunConfig) -> Phases:
+    iterations = iterations_of(records)
+    return _mean_phases(_middle(iterations), iterations[0], config.eval.every)
 
 
 def _dollars_per_hour(run: RunConfig, prices: PriceTable) -> float:

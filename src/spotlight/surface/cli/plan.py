@@ -85,9 +85,8 @@ def plan(
     config = load_config(recipe, overrides or ())
     counts = spot_counts(config, spot or [], more_spot or [])
     assumed = Assumed(profile=profile_of(config, profile), prices=PriceTable.load(prices))
-    simulated = _forecasts(config, recipe, assumed, sorted({*counts, *trade_counts(config)}))
-    forecasts = [one for one in simulated if one.spot in counts]
-    on_trace = trade(config, simulated, assumed.prices)
+    forecasts = _forecasts(config, recipe, assumed, counts)
+    on_trace = trade(config, _seconds(config, recipe, assumed, trade_counts(config)), assumed.prices)
     about = _about(config, recipe, assumed)
     if as_json:
         print_json({**about, "forecasts": forecasts, "on_trace": on_trace})
@@ -147,6 +146,14 @@ def _forecasts(config: "RunConfig", recipe: str, assumed: "Assumed", counts: Seq
 
     with PatientProgress() as progress:
         return forecasts_of(config, recipe, assumed, counts, progress.report)
+
+
+def _seconds(config: "RunConfig", recipe: str, assumed: "Assumed", counts: Sequence[int]) -> dict[int, float]:
+    from spotlight.surface.cli.progress import PatientProgress
+    from spotlight.surface.fleets import seconds_by_presence
+
+    with PatientProgress() as progress:
+        return seconds_by_presence(config, recipe, assumed, counts, progress.report)
 
 
 def show(forecasts: "Sequence[Forecast]", about: dict[str, object], console: "Console") -> None:
