@@ -20,7 +20,7 @@ from spotlight.core import messages as m
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Activity, SlotClass, WeightsId
-from spotlight.node.loading_core import LoadEffect, LoadingCore, OfferHeld, ReadHeld
+from spotlight.node.loading_core import PATIENCE_S, LoadEffect, LoadingCore, OfferHeld, ReadHeld
 from spotlight.node.membership import Connect, CrewProblem, Follow
 from spotlight.node.worker_core import (
     ORDERED,
@@ -49,9 +49,9 @@ from spotlight.sim.sim_spans import SimSpans
 from spotlight.sim.sim_trainer import SimTrainer, obey
 from spotlight.sim.surroundings import Surroundings
 
-RENEWED_S = 12.0
+RENEWED_S = 12.0 + PATIENCE_S
 """Longest time until a damaged copy of weights is replaced and loaded, for a worker of usual speed that is not in a
-step or an order."""
+step or an order: copies, and the wait for a neighbour that ends instead of offering its own."""
 LATE = " of an attempt that was given up"
 """Mark in the tensors of a late result."""
 
