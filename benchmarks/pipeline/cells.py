@@ -93,6 +93,15 @@ class Setting(msgspec.Struct, frozen=True):
         return self.prompts * GROUP
 
     @property
+    def overrides(self) -> list[str]:
+        """Settings of the recipe. Rewards are drawn by the initial noise: a group that shares it would be flat."""
+        return [
+            *(f"rollout.prompts={self.prompts}", f"rollout.group_size={GROUP}", f"rollout.steps={self.steps}"),
+            *("rollout.initial_noise=per_sample", f"{self.loss.timesteps}={self.timesteps}"),
+            f"train.updates_per_iteration={self.updates}",
+        ]
+
+    @property
     def name(self) -> str:
         updates = f", {self.updates} updates" if self.updates > 1 else ""
         loss = "" if self.loss is Loss.NFT else f", {self.loss}"
@@ -233,12 +242,9 @@ def _seconds(
 
 def _ends(cell: Cell, recipe: str, made: list[str], rows: int) -> dict[int, float]:
     """End of each iteration, in seconds of the run."""
-    setting, profile, prices = cell.setting, profile_of(cell.profile), PriceTable.load()
-    work = [f"rollout.prompts={setting.prompts}", f"rollout.group_size={GROUP}", f"rollout.steps={setting.steps}"]
-    # Rewards are drawn by the initial noise: a group that shares it would be flat.
-    work += ["rollout.initial_noise=per_sample"]
-    work += [f"{setting.loss.timesteps}={setting.timesteps}", f"train.updates_per_iteration={setting.updates}"]
-    config = simulated_config(recipe, [*STEADY, *work, *made], Assumed(profile=profile, prices=prices))
+    profile, prices = profile_of(cell.profile), PriceTable.load()
+    overrides = [*STEADY, *cell.setting.overrides, *made]
+    config = simulated_config(recipe, overrides, Assumed(profile=profile, prices=prices))
     settings = config.model_dump()
     settings["cluster"]["rows"] = rows
     config = RunConfig.model_validate(settings)

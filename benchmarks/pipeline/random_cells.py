@@ -1,8 +1,8 @@
 """Cells drawn at random from a grid, beside the chosen ones: no choice of ours can favour a technique.
 
 Every value of a column of the grid is equally likely, and independent of the other columns. A draw is repeated if it
-cannot be simulated (more updates than prompts, more trained timesteps than steps), if it is a chosen cell, or if it was
-drawn before. A longer list with the same seed begins with the shorter one.
+cannot be simulated (more updates than prompts, more trained timesteps than steps, a window wider than its range), if it
+is a chosen cell, or if it was drawn before. A longer list with the same seed begins with the shorter one.
 """
 
 import random
@@ -22,6 +22,8 @@ GRID: Mapping[str, Sequence[Any]] = {
     "updates": (1, 2, 4, 8, 16),
     "loss": tuple(Loss),
 }
+WINDOW_RANGE = 6
+"""Steps that a window of the recipe with Flow-GRPO may lie in."""
 
 
 def drawn(count: int, seed: int, without: Collection[Cell] = ()) -> list[Cell]:
@@ -29,9 +31,14 @@ def drawn(count: int, seed: int, without: Collection[Cell] = ()) -> list[Cell]:
     chance, found = random.Random(seed), dict.fromkeys(without)
     while len(found) < len(without) + count:
         cell = _draw(chance)
-        if cell.setting.updates <= cell.setting.prompts and cell.setting.timesteps <= cell.setting.steps:
+        if is_simulated(cell.setting):
             found.setdefault(cell)
     return list(found)[len(without) :]
+
+
+def is_simulated(setting: Setting) -> bool:
+    widest = WINDOW_RANGE if setting.loss is Loss.FLOW_GRPO else setting.steps
+    return setting.updates <= setting.prompts and setting.timesteps <= widest
 
 
 def _draw(chance: random.Random) -> Cell:

@@ -140,6 +140,23 @@ def test_rollout_that_arrives_without_its_tensors_is_made_again_and_never_accept
     assert dispatcher.ledger.state(request.id) is SampleState.LEASED
 
 
+def test_repeated_pull_that_arrives_late_does_not_take_back_the_offer_that_followed_it():
+    """The worker does not repeat its offer, so it would wait for ever."""
+    dispatcher, node = dispatcher_with(SlotClass.SPOT)
+    weights, prompt, worker = WeightsId(Version(0)), Prompt(text="a word"), WorkerId(f"{node}/0.1")
+    dispatcher.publish(weights, PublishedSet("base", ""), [])
+    hello = m.Hello(schema=SCHEMA, code="", node=node, slot_class=SlotClass.SPOT, rows=1, pid=1)
+    follower = m.Pull(free_rows=0, answered=0, number=1)
+    alone = m.Pull(free_rows=1, answered=0, number=2)
+    for message in (hello, m.Held(weights=weights, digest="base"), follower, alone, follower):
+        dispatcher.handle(node, m.Envelope(worker, message), now=1.0)
+    sample = Sample(prompt=prompt.id, seed=1, sampling=Sampling(steps=10, size=Size(8, 8)), version=Version(0))
+    request = Request(work=Work.ROLLOUT, iteration=0, group=0, sample=sample)
+    dispatcher.issue([request], [prompt], [0])
+    dispatcher.serve(2.0)
+    assert dispatcher.ledger.state(request.id) is SampleState.LEASED
+
+
 def test_worker_with_other_kernels_than_the_first_is_refused_and_reported():
     events = []
     dispatcher, node = dispatcher_with(SlotClass.SPOT, emit=events.append)

@@ -170,12 +170,17 @@ def test_a_pull_taken_back_with_no_rows_is_not_served(world):
 def test_a_pull_that_crossed_an_assignment_does_not_offer_its_rows_twice(world):
     world.issue(*requests(8))
     worker = world.join("a", rows=4)
-    world.scheduler.pull(worker, Pull(free_rows=4, answered=0), world.now)
+    assert world.scheduler.is_current(worker, Pull(free_rows=4, answered=0), world.now)
+    world.pull(worker, 4)
     assert len(given_to(worker, world.assign())) == 4
-    world.scheduler.pull(worker, Pull(free_rows=4, answered=0), world.now)
-    assert world.assign() == []
-    world.scheduler.pull(worker, Pull(free_rows=1, answered=1), world.now)
-    assert len(given_to(worker, world.assign())) == 1
+    assert not world.scheduler.is_current(worker, Pull(free_rows=4, answered=0), world.now)
+    assert world.scheduler.is_current(worker, Pull(free_rows=1, answered=1), world.now)
+
+
+def test_a_repeated_pull_does_not_replace_a_newer_one(world):
+    worker = world.join("a", rows=4)
+    for number, expected in ((1, True), (2, True), (1, False), (2, False), (3, True)):
+        assert world.scheduler.is_current(worker, Pull(free_rows=4, answered=0, number=number), world.now) is expected
 
 
 def test_pulls_that_replace_one_another_while_nothing_waits_take_no_memory_and_the_last_one_is_served(world):

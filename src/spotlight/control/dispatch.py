@@ -262,7 +262,8 @@ class Dispatcher:
             self.failure = self.setbacks.trouble(node, known.slot_class, failure)
 
     def _pull(self, worker: WorkerId, pull: m.Pull, now: float) -> None:
-        self.assist.pull(worker, pull, now)
+        if self.scheduler.is_current(worker, pull, now):
+            self.assist.pull(worker, pull, now)
 
     def _alive(self, worker: WorkerId, alive: m.Alive, now: float) -> None:
         self.scheduler.heartbeat(worker, () if alive.warms_up else alive.progress, now)

@@ -69,6 +69,8 @@ class Pull(Message, frozen=True, kw_only=True):
     """Measured speed: denoising steps of single rows per second at a full batch."""
     answered: int | None = None
     """Number of grants received so far; a pull that crossed a grant on the way is out of date."""
+    number: int | None = None
+    """Counts the pulls of a worker; a repeated one that arrives after a later one is out of date."""
 
 
 class Commit(Message, frozen=True, kw_only=True):

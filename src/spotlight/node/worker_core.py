@@ -170,6 +170,7 @@ class WorkerCore:
         self._offered_rows = 0
         self._offered_degree = 1
         self._grants = 0
+        self._pulls = 0
         self._speed = StepSpeed()
 
     def live(self) -> Life:
@@ -232,7 +233,9 @@ class WorkerCore:
         free = self._engine.free_rows if self.pulls and not follows and self.rolls_out else 0
         if (free != self._offered_rows and (free or follows)) or (free and degree != self._offered_degree):
             speed = self._speed.row_steps_per_s(degree)
-            self._links.send(m.Pull(free_rows=free, row_steps_per_s=speed, answered=self._grants))
+            self._pulls += 1
+            pull = m.Pull(free_rows=free, row_steps_per_s=speed, answered=self._grants, number=self._pulls)
+            self._links.send(pull)
             self._offered_rows, self._offered_degree = free, degree
 
     def _apply(self, message: m.AnyMessage, blob: bytes) -> Life:

@@ -81,19 +81,31 @@ class Scheduler:
             self._pulls.wake_all()
         self._pulls.wake(known)
 
+    def is_current(self, worker: WorkerId, pull: Pull, now: float) -> bool:
+        """Whether this pull, which has just arrived, may replace the worker's previous one.
+
+        A pull that crossed an assignment in transit (`pull.answered` is behind) offers the same rows again. One that is
+        not newer than the previous pull was repeated: the worker would not repeat the one that it replaced.
+        """
+        known = self._record_sign(worker, now)
+        if known is None or (pull.answered is not None and pull.answered < known.assignments):
+            return False
+        if pull.number is not None:
+            if pull.number <= known.pulls:
+                return False
+            known.pulls = pull.number
+        return True
+
     def pull(self, worker: WorkerId, pull: Pull, now: float, late_s: float = 0.0) -> None:
         """Offer free_rows; replaces the worker's previous pull and stands until an assignment replies to it.
 
-        A worker pulls again after each assignment if it has free rows, and withdraws its pull with 0 rows. A pull that
-        crossed an assignment in transit (`pull.answered` is behind) offers the same rows again and is ignored. `late_s`
-        is the time until the worker could begin.
+        A worker pulls again after each assignment if it has free rows, and withdraws its pull with 0 rows. `late_s` is
+        the time until the worker could begin.
         """
         known = self._workers.get(worker)
         if known is None:
             return
         known.seen_at = now
-        if pull.answered is not None and pull.answered < known.assignments:
-            return
         known.free_rows = min(pull.free_rows, known.rows)
         known.late_s = late_s
         self._balance.measure(known, pull.row_steps_per_s)

@@ -263,6 +263,8 @@ class WorkerRecord:
     """Seconds until it could begin the rows of its pull."""
     assignments: int = 0
     """Number of assignments so far."""
+    pulls: int = 0
+    """Number of its newest pull."""
     leases: dict[RequestId, Ticket] = field(default_factory=dict)
     load: int = 0
     """Row-steps of its leases that remain."""
