@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import multiprocessing
 import os
 import signal
 import textwrap
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reward_children import reward_processes
 
 from spotlight.compute.rewards.combination import Verdict
 from spotlight.compute.rewards.config import Term
@@ -99,7 +99,7 @@ def judged(
 
 def kill_reward_processes() -> None:
     """Kill the reward processes of this test; each has ended when this returns."""
-    children = multiprocessing.active_children()
+    children = reward_processes()
     assert children
     for child in children:
         assert child.pid is not None

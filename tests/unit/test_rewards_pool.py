@@ -1,7 +1,6 @@
 """Rewards by name, path and entry point, and the processes that run them."""
 
 import json
-import multiprocessing
 import os
 import textwrap
 from importlib.metadata import EntryPoint
@@ -9,6 +8,7 @@ from importlib.metadata import EntryPoint
 import numpy as np
 import pytest
 from command_line import spotlight
+from reward_children import reward_processes
 
 from spotlight.compute.rewards import registry
 from spotlight.compute.rewards.config import BATCH
@@ -141,25 +141,19 @@ def test_a_reward_that_kills_its_process_is_named(installed):
         pool.score("third_party:Dying", *pictures(1))
 
 
-@pytest.fixture
-def others():
-    """Child processes of other tests, which may still run."""
-    return set(multiprocessing.active_children())
-
-
-def test_a_reward_that_hangs_is_killed_and_named(installed, others):
+def test_a_reward_that_hangs_is_killed_and_named(installed):
     with (
         RewardPool(2, timeout_s=3.0) as pool,
         pytest.raises(RewardHung, match=r"'third_party:Hanging' gave no answer within 3 s.*reward.timeout_s"),
     ):
         pool.score("third_party:Hanging", *pictures(2 * BATCH))
-    assert set(multiprocessing.active_children()) <= others
+    assert not reward_processes()
 
 
-def test_a_reward_process_that_is_still_starting_when_its_time_is_up_is_killed_too(installed, others):
+def test_a_reward_process_that_is_still_starting_when_its_time_is_up_is_killed_too(installed):
     with RewardPool(1, timeout_s=0.01) as pool, pytest.raises(RewardHung):
         pool.score("third_party:Hanging", *pictures(1))
-    assert set(multiprocessing.active_children()) <= others
+    assert not reward_processes()
 
 
 def test_a_reward_that_itself_ran_out_of_time_has_raised_and_does_not_hang(installed):
