@@ -299,7 +299,8 @@ class Machine:
         cleanup.add_done_callback(self._cleanups.discard)
 
     async def _clean_up(self, entry: _Running, status: int) -> None:
-        await group_is_dead(entry.process.pid)
+        # Workers and spares are the nursery's children.
+        await group_is_dead(entry.process.pid, self._nursery.pid if self._nursery is not None else None)
         name = entry.spec.name
         for copies in (self._stores / name, self._spill / name):
             shutil.rmtree(copies, ignore_errors=True)

@@ -34,11 +34,16 @@ def kill_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-async def group_is_dead(group: int) -> None:
-    """Wait until the kernel has ended all processes of a killed group."""
+async def group_is_dead(group: int, reaper: int | None) -> None:
+    """Wait until the kernel has ended all processes of a killed group, and their parent `reaper` has reaped its own.
+
+    Invariant (tests/unit/test_process_groups.py): a zombie child of `reaper` counts as alive, because it may have
+    threads that still end and hold its memory. Other zombies do not: orphaned reward processes are reaped by init,
+    which is slow in some containers.
+    """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(REAP_S):
-            while _has_members(group) and _living_members(group):
+            while _has_members(group) and _remaining(group, reaper):
                 await asyncio.sleep(0.005)
 
 
@@ -51,16 +56,16 @@ def _has_members(group: int) -> bool:
     return True
 
 
-def _living_members(group: int) -> list[int]:
-    """Processes of the group without zombies: orphaned judges are reaped by init, which is slow in some containers."""
-    living = []
+def _remaining(group: int, reaper: int | None) -> list[int]:
+    """Processes of the group that run, and zombies that `reaper` is to reap."""
+    remaining = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError):
-                state, _, member_of = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:3]
-                if int(member_of) == group and state not in "ZX":
-                    living.append(int(entry))
-    return living
+                state, parent, member_of = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:3]
+                if int(member_of) == group and (state not in "ZX" or int(parent) == reaper):
+                    remaining.append(int(entry))
+    return remaining
 
 
 def close_stdin(process: subprocess.Popen[bytes]) -> None:
