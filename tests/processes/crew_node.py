@@ -129,6 +129,7 @@ class Outcome:
     payload: bytes
     accepted: Accepted
     releases: tuple[Released, ...]
+    leases: tuple[Leased, ...]
 
     @property
     def redone(self) -> int:
@@ -225,7 +226,7 @@ class Story:
         (accepted,) = self.of(Accepted)
         assert not self.of(Refused)
         payload = (self.environment.folder / accepted.payload).read_bytes()
-        return Outcome(payload, accepted, tuple(self.of(Released)))
+        return Outcome(payload, accepted, tuple(self.of(Released)), tuple(self.of(Leased)))
 
     def of(self, kind: type) -> list:
         return [event for event in self.events if isinstance(event, kind)]
