@@ -8,10 +8,13 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from spotlight.control import setbacks
+from spotlight.controller.rollouts import Rollouts
 from spotlight.sim import storm
 from spotlight.sim.faults import Storm, Undisturbed
 from spotlight.sim.setting import Setting
@@ -33,6 +36,7 @@ print(sorted(name for name in ("torch", "ray", "diffusers") if name in sys.modul
     "seed",
     [
         pytest.param(500474, id="an update whose samples all fail"),
+        pytest.param(911726, id="two iterations whose groups have no two scores"),
         pytest.param(562, id="older weights that are published again while the next previews need the newest"),
     ],
 )
@@ -57,6 +61,23 @@ def test_storm_with_a_sample_that_too_many_workers_died_with_compares_the_iterat
     monkeypatch.setattr(storm, "_run_storm", run_altered)
     with pytest.raises(StormFailed, match="something was lost") if is_compared else nullcontext():
         assert run_seed(5).altered == 4
+
+
+@pytest.mark.parametrize("seed", [2, 5, 7])
+def test_storm_whose_scores_are_lost_fails_although_other_samples_fail_by_identity(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """In these seeds all samples that were dropped, or have no score, fail by identity."""
+    scores = Rollouts._scores
+
+    def without_most(self: Any, group: Any, *term: str) -> np.ndarray:
+        found = scores(self, group, *term)
+        found[1:] = np.nan
+        return found
+
+    monkeypatch.setattr(Rollouts, "_scores", without_most)
+    with pytest.raises(StormFailed, match="no group has two samples with a score"):
+        run_seed(seed)
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ those of an undisturbed run. A seed's trace depends on the seed alone.
 import argparse
 import asyncio
 import gc
-import math
 import sys
 import tempfile
 from collections import Counter
@@ -24,13 +23,14 @@ from rich.progress import track
 
 from spotlight.control.ledger.findings import Bounds
 from spotlight.control.ledger.states import EDGES, SampleState
+from spotlight.control.pipeline.gap import groups_by_update
 from spotlight.control.run_state import RunState
 from spotlight.control.setbacks import Setbacks
 from spotlight.core.errors import NothingToDo, SpotlightError, Stopped
-from spotlight.core.events import Accepted, AnyEvent, Dropped, Record
+from spotlight.core.events import AnyEvent, Issued, Record
 from spotlight.core.journal import read
 from spotlight.core.segments import list_segments
-from spotlight.core.work import Work
+from spotlight.core.work import RequestId, Work
 from spotlight.folder import RunFolder
 from spotlight.sim.controller import Controller, Ending, PowerCut
 from spotlight.sim.crash_points import Broken
@@ -164,7 +164,7 @@ class StormRun:
             raise Broken(f"the run did not finish within {bound:.0f} s, {liveness_s:.0f} s without faults") from None
         except SpotlightError as error:
             # Samples fail by identity: if an update or two iterations have no others, no run of this seed can train.
-            if not (str(error).startswith(NOTHING_TO_TRAIN) and self._lacks_only_by_identity()):
+            if not (str(error).startswith(NOTHING_TO_TRAIN) and self._cannot_train()):
                 raise
         else:
             self.invariants.finish()
@@ -190,17 +190,33 @@ class StormRun:
         lost = [request.split("/") for setbacks in self._setbacks for request in setbacks.worn_out]
         return min((int(iteration) for work, iteration, *_ in lost if work != Work.EVALUATION), default=None)
 
-    def _lacks_only_by_identity(self) -> bool:
-        """Whether rollouts were dropped or lack a score, and none that a worker could have made and a reward scored."""
-        lacking = [
-            self._storm.is_poisoned(event.request)
-            if isinstance(event, Dropped)
-            else self._storm.has_no_reward(event.request)
-            for event in (record.event for record in read(self._folder.journal))
-            if isinstance(event, Dropped | Accepted) and event.request.startswith(f"{Work.ROLLOUT}/")
-            if isinstance(event, Dropped) or not math.isfinite(event.reward)
-        ]
-        return bool(lacking) and all(lacking)
+    def _cannot_train(self) -> bool:
+        """Whether rollouts that fail by identity leave an update without samples, or two iterations in a row without a
+        group of two scores. Rollouts that were lost for another reason count as if they were there."""
+        config = self._setting.config
+        blind: dict[int, bool] = {}
+        for iteration, groups in self._rollouts().items():
+            scores = [sum(not self._storm.has_no_reward(request) for request in made) for made in groups]
+            blind[iteration] = max(scores) < 2
+            updates = groups_by_update(groups, config.train.updates_per_iteration, config.seed, iteration)
+            if any(not any(update) for update in updates):
+                return True
+        return any(blind[iteration] and blind.get(iteration - 1, False) for iteration in blind)
+
+    def _rollouts(self) -> dict[int, list[list[RequestId]]]:
+        """Rollouts that workers can make, by iteration and group, of iterations that are issued completely."""
+        issued: dict[int, dict[int, list[RequestId]]] = {}
+        for event in (record.event for record in read(self._folder.journal)):
+            for request in event.requests if isinstance(event, Issued) else ():
+                if request.work is Work.ROLLOUT:
+                    made = issued.setdefault(request.iteration, {}).setdefault(request.group, [])
+                    made += [] if self._storm.is_poisoned(request.id) else [request.id]
+        count = self._setting.config.rollout.prompts
+        return {
+            iteration: [groups[group] for group in sorted(groups)]
+            for iteration, groups in issued.items()
+            if len(groups) == count
+        }
 
     async def _lives(self) -> None:
         """Run one controller after another until one finishes the run."""
