@@ -8,6 +8,7 @@ from storm_bugs import Bugs
 
 from spotlight.control.flights import Flights
 from spotlight.control.scheduler.booking import Booking
+from spotlight.control.scheduler.scheduler import Scheduler
 from spotlight.controller.hub import Hub
 from spotlight.core import messages as m
 from spotlight.core.crew_messages import Offered
@@ -51,6 +52,20 @@ def commit_of_a_fenced_attempt_counts(patch: pytest.MonkeyPatch) -> None:
         return None if ticket is None or ticket.holder is None else ticket
 
     patch.setattr(Booking, "live", any_attempt)
+
+
+@caught_by(74)
+def hand_back_of_a_fenced_attempt_ends_the_live_one(patch: pytest.MonkeyPatch) -> None:
+    """A hand-back that is sent again takes the sample from its next holder."""
+    hand_back = Scheduler.hand_back
+
+    def of_any_attempt(self: Any, worker: Any, request: Any, attempt: int, *rest: Any) -> bool:
+        ticket = self._booking._tickets.get(request)
+        if ticket is not None and ticket.holder is not None:
+            worker, attempt = ticket.holder.id, ticket.attempt
+        return hand_back(self, worker, request, attempt, *rest)
+
+    patch.setattr(Scheduler, "hand_back", of_any_attempt)
 
 
 @caught_by(0)

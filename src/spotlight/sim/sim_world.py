@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from spotlight.compute.rewards.config import Term
+from spotlight.control.ledger.states import SampleState
 from spotlight.control.outside import Outgoing
 from spotlight.controller.hub import Hub
 from spotlight.core import messages as m
@@ -139,11 +140,10 @@ class SimWorld:
                 else:
                     if isinstance(message, Crewed):
                         self.crews += len(message.crews)
-                    is_late = self.trace.is_kept and self._is_late(hub, frame)
-                    self._last_sent = None
-                    hub.receive(node, frame)
-                    if is_late and not isinstance(self._last_sent, m.Fenced):
-                        raise Broken(f"{message} of an attempt that is not the live one is not fenced")
+                    if self.trace.is_kept and isinstance(message, m.Commit | m.HandBack | m.Result):
+                        self._receive_of_attempt(hub, node, frame, message)
+                    else:
+                        hub.receive(node, frame)
 
     def machine_failed(self, error: BaseException) -> None:
         self.failed(error)
@@ -342,12 +342,22 @@ class SimWorld:
                 if hub.dispatcher.ledger.is_live(request, message.attempt):
                     raise Broken(f"{request} attempt {message.attempt} lacks its flight: {problem}")
 
-    def _is_late(self, hub: Hub, frame: m.Envelope) -> bool:
-        """Whether this is a commit of a known worker for an attempt that is not the live one."""
-        dispatcher, commit = hub.dispatcher, frame.message
-        if not isinstance(commit, m.Commit) or frame.worker not in dispatcher.directory.workers:
-            return False
-        return not dispatcher.ledger.is_live(commit.request, commit.attempt, frame.worker)
+    def _receive_of_attempt(
+        self, hub: Hub, node: NodeId, frame: m.Envelope, message: m.Commit | m.HandBack | m.Result
+    ) -> None:
+        """Pass on a message about an attempt. If it is not the live one, the live one goes on, and a known worker's
+        commit is fenced."""
+        ledger, request = hub.dispatcher.ledger, message.request
+        is_late = not ledger.is_live(request, message.attempt, frame.worker)
+        is_leased = ledger.state_or_dropped(request) is SampleState.LEASED
+        live = (ledger.attempt(request), ledger.holder(request)) if is_late and is_leased else None
+        is_known = frame.worker in hub.dispatcher.directory.workers
+        self._last_sent = None
+        hub.receive(node, frame)
+        if live is not None and not ledger.is_live(request, *live):
+            raise Broken(f"{message} of {frame.worker} ends attempt {live[0]}, which is live on {live[1]}")
+        if is_late and is_known and isinstance(message, m.Commit) and not isinstance(self._last_sent, m.Fenced):
+            raise Broken(f"{message} of an attempt that is not the live one is not fenced")
 
     def _record_received(self, node: NodeId, worker: WorkerId | None, message: m.AnyMessage) -> None:
         self.trace.add(self.now, f"<- {worker or node} {line_of(message)}")
