@@ -19,6 +19,8 @@ class SimFarStore:
         self._loop = asyncio.get_running_loop()
         self._last = 0.0
         """Arrival of the newest part."""
+        self.read_at = 0.0
+        """End of the last read."""
 
     def needs_fetch(self, grant: m.Grant) -> bool:
         return True
@@ -28,4 +30,6 @@ class SimFarStore:
         self._loop.call_at(self._last, self._near.append, data, done)
 
     def fetch(self, grant: m.Grant, done: Callable[[Fetched], None]) -> None:
-        self._loop.call_later(self._trip_s(), self._near.fetch, grant, done)
+        ends_at = self._loop.time() + self._trip_s()
+        self.read_at = max(self.read_at, ends_at)
+        self._loop.call_at(ends_at, self._near.fetch, grant, done)

@@ -24,7 +24,7 @@ from spotlight.node.crews import NodeCrews
 from spotlight.node.judge import Judge
 from spotlight.node.node_settings import NodeSettings
 from spotlight.node.notices.notice import Notice
-from spotlight.node.unloading import FlightStore, NearStore, stored_sample
+from spotlight.node.unloading import NearStore, stored_sample
 from spotlight.sim.crash_points import Broken, CrashPoint
 from spotlight.sim.far_store import SimFarStore
 from spotlight.sim.fault_policy import NoFaults
@@ -87,7 +87,9 @@ class SimNode:
         self.spec = spec
         self._world = world
         self._policy = policy = world.policy
-        self._is_far = spec.slot_class is SlotClass.SPOT and policy.is_far(node)
+        flights = NodeFlights(world.storage, node)
+        is_far = spec.slot_class is SlotClass.SPOT and policy.is_far(node)
+        self._far = SimFarStore(flights, partial(policy.store_s, node)) if is_far else None
         self._loop = asyncio.get_running_loop()
         # Constant without faults; `repeat` avoids a Python call per message.
         latency_s = repeat(policy.tempo.latency_s).__next__ if policy.never_faults else partial(policy.latency_s, node)
@@ -97,6 +99,8 @@ class SimNode:
         self.down: Pipe | Direction = Pipe(latency_s, self._receive) if self.link is None else self.link.down
         self._files: dict[str, tuple[str, str]] = {}
         """Announced digest and digest of the copied bytes, by path on this node."""
+        self._copied_at = 0.0
+        """End of the newest copy of weights; the next one begins then."""
         self.workers: dict[int, SimWorker] = {}
         """Workers by slot."""
         self._lives: dict[int, asyncio.Task[str]] = {}
@@ -111,14 +115,10 @@ class SimNode:
         self._ended = asyncio.Event()
         self._rendezvous = SimRendezvous()
         settings = self._settings()
-        self._core = AgentCore(settings, self, self._rendezvous, self._flight_store(), self._loop)
+        self._core = AgentCore(settings, self, self._rendezvous, self._far or NearStore(flights), self._loop)
         self.report(None, settings.hello())
         self.send_from = self._core.from_worker
         self._core.begin()
-
-    def _flight_store(self) -> FlightStore:
-        flights = NodeFlights(self._world.storage, self.id)
-        return SimFarStore(flights, partial(self._policy.store_s, self.id)) if self._is_far else NearStore(flights)
 
     def _linked(self, latency_s: Callable[[], float]) -> SimLink:
         return SimLink(latency_s, partial(self._world.arrived, self.id), self._receive, self)
@@ -147,7 +147,7 @@ class SimNode:
             silence_s=inf if policy.never_faults else machines.silence_s,
             start_s=machines.start_s,
             drain_s=machines.drain_s,
-            is_far=self._is_far,
+            is_far=self._far is not None,
             first_pause_s=policy.tempo.restart_s,
         )
 
@@ -243,7 +243,8 @@ class SimNode:
     def copy(self, load: m.Load) -> None:
         seconds = self._policy.fetch_s(self.id)
         if seconds:
-            self._loop.call_later(seconds, self._copied, load)
+            self._copied_at = self._loop.time() + seconds
+            self._loop.call_at(self._copied_at, self._copied, load)
         else:
             self._copied(load)
 
@@ -298,15 +299,18 @@ class SimNode:
     def stored(self, load: m.Load) -> str:
         return self._files[load.path][1]
 
-    def lacks(self, worker: WorkerId, weights: WeightsId) -> None:
-        if any(known.id == worker for known in self.workers.values()) and self._core.is_wanted(weights):
-            self._world.machine_failed(Broken(f"{worker} still lacks {weights}, whose copy was damaged"))
+    def brings(self, worker: WorkerId, weights: WeightsId) -> bool:
+        if worker not in self.worker_ids() or not self._core.is_wanted(weights):
+            return False
+        # Copies wait for the one under way, and a Load waits for the flights of a grant before it.
+        if self._loop.time() <= max(self._copied_at, self._far.read_at if self._far is not None else 0.0):
+            return True
+        self._world.machine_failed(Broken(f"{worker} lacks {weights}, whose copy was damaged, and nothing brings it"))
+        return False
 
     def memory_of(self, holder: WorkerId, weights: WeightsId) -> str | None:
-        for worker in self.workers.values():
-            if worker.id == holder:
-                return worker.holds.get(weights, REUSED)
-        return None
+        held = next((worker.holds for worker in self.workers.values() if worker.id == holder), None)
+        return None if held is None else held.get(weights, REUSED)
 
     def read_back(self, digest: str, worker: WorkerId) -> str:
         return self._world.policy.misread(digest, worker)
@@ -328,7 +332,7 @@ class SimNode:
     async def _score(self, scoring: Scoring, picture: SimPicture) -> None:
         assert self._judge is not None
         verdict = await self._judge.judge(picture)
-        if self._is_far:
+        if self._far is not None:
             await asyncio.sleep(self._policy.store_s(self.id))
         self._judged(scoring, verdict)
 
@@ -366,9 +370,7 @@ class SimNode:
             was_killed = True
         self._core.ended(worker.id, "killed" if was_killed else life.result(), was_killed)
         if worker.id in self.crews.members:
-            self._world.machine_failed(
-                Broken(f"{worker.id} may still become a member of a crew, but its process is gone")
-            )
+            self._world.machine_failed(Broken(f"{worker.id} is gone, but may still become a member of a crew"))
 
     def _new_worker(self, worker: WorkerId, trains: bool) -> SimWorker:
         world, salt = self._world, "" if self._world.is_exact else worker

@@ -20,7 +20,7 @@ from spotlight.core import messages as m
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Activity, SlotClass, WeightsId
-from spotlight.node.loading_core import PATIENCE_S, LoadEffect, LoadingCore, OfferHeld, ReadHeld
+from spotlight.node.loading_core import LoadEffect, LoadingCore, OfferHeld, ReadHeld
 from spotlight.node.membership import Connect, CrewProblem, Follow
 from spotlight.node.worker_core import (
     ORDERED,
@@ -49,9 +49,8 @@ from spotlight.sim.sim_spans import SimSpans
 from spotlight.sim.sim_trainer import SimTrainer, obey
 from spotlight.sim.surroundings import Surroundings
 
-RENEWED_S = 12.0 + PATIENCE_S
-"""Longest time until a damaged copy of weights is replaced and loaded, for a worker of usual speed that is not in a
-step or an order: copies, and the wait for a neighbour that ends instead of offering its own."""
+RENEWING_S = 5.0
+"""Time between two looks for a set whose copy was damaged."""
 LATE = " of an attempt that was given up"
 """Mark in the tensors of a late result."""
 
@@ -90,10 +89,7 @@ class SimWorker:
         self.send: Callable[..., None] = partial(self.around.send_from, self.id)
         self.background = BackgroundWrites()
         self._is_awake = True
-        self._freezes = 0
-        self._was_slow = False
-        self._steps = 0
-        """Times that it found its inbox empty."""
+        self._is_loading = False
         self._woken = asyncio.Event()
         self._woken.set()
         # Weak references, so that each of the thousands of workers of a long run is freed without garbage collection.
@@ -121,8 +117,8 @@ class SimWorker:
             kind=self.kind,
         )
         send: Callable[..., None] = lambda message, blob: me._send_of_loading(message, blob)  # noqa: E731
-        loading = LoadingCore(self.id, self.holds, send, self.machines.copies_sets, self._loop.time)
-        self.core = WorkerCore(self.id, hello, self.engine, self.crew.membership, loading, me)
+        self._loading = LoadingCore(self.id, self.holds, send, self.machines.copies_sets, self._loop.time)
+        self.core = WorkerCore(self.id, hello, self.engine, self.crew.membership, self._loading, me)
 
     def receive(self, message: m.AnyMessage, blob: bytes) -> None:
         if self.trainer is not None and isinstance(message, m.FormGang) and self._is_awake:
@@ -134,12 +130,11 @@ class SimWorker:
             arrival.set_result(True)
 
     def slow(self, factor: float) -> None:
-        self.pace.slowness, self._was_slow = factor, True
+        self.pace.slowness = factor
 
     def freeze(self, seconds: float) -> None:
         """Receive, compute and send nothing for `seconds`, then continue."""
         self._is_awake = False
-        self._freezes += 1
         self._heartbeat.freeze()
         self._woken.clear()
         self._loop.call_later(seconds, self._wake)
@@ -172,11 +167,8 @@ class SimWorker:
             point, self._crash_next = self._crash_next, None
             self.crash_if_due(point)
         arrived = self._inbox.popleft() if self._inbox else None
-        if self.never_faults:
+        if arrived is None or self.never_faults:
             return arrived
-        if arrived is None:
-            self._steps += 1
-            return None
         if isinstance(arrived[0], crews.Disband):
             self.crash_if_due(CrashPoint.DISBANDING)
         self._owed.taken(arrived[0])
@@ -196,17 +188,14 @@ class SimWorker:
 
     def _send_of_loading(self, message: m.AnyMessage, blob: bytes) -> None:
         self.send(message, blob)
-        if isinstance(message, crews.CopyDamaged) and self.trainer is None:
-            self._loop.call_later(RENEWED_S, self._check_renewed, message.weights, self._steps, self._freezes)
+        if isinstance(message, crews.CopyDamaged):
+            self._loop.call_later(RENEWING_S, self._check_renewed, message.weights)
 
-    def _check_renewed(self, weights: WeightsId, steps: int, freezes: int) -> None:
-        """A set whose copy was damaged is there, or no longer wanted, once the worker has looked for messages."""
-        if freezes != self._freezes:
-            self._loop.call_later(RENEWED_S, self._check_renewed, weights, self._steps, self._freezes)
-            return
-        looked = self._arrival is not None or self._steps > steps + 1
-        if self._is_awake and looked and not self._was_slow and weights not in self.holds:
-            self.around.lacks(self.id, weights)
+    def _check_renewed(self, weights: WeightsId) -> None:
+        """A set whose copy was damaged is there, is no longer wanted, or is on its way."""
+        is_here = bool(self._inbox) or self._is_loading or weights in self._loading.requests
+        if weights not in self.holds and (is_here or self.around.brings(self.id, weights)):
+            self._loop.call_later(RENEWING_S, self._check_renewed, weights)
 
     def _withdrawn(self, row: SimRow) -> None:
         """A sample is handed back; a fault may send its result all the same, later."""
@@ -327,8 +316,9 @@ class SimWorker:
         return problem
 
     async def _load(self, effect: LoadEffect) -> str | bytes | bool | None:
-        began = self._loop.time()
+        began, self._is_loading = self._loop.time(), True
         completion = await perform(effect, self.holds, self)
+        self._is_loading = False
         if isinstance(effect, OfferHeld):
             self._crash_next = CrashPoint.OFFERED
         elif not isinstance(effect, ReadHeld):

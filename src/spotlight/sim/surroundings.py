@@ -26,8 +26,9 @@ class Surroundings(Protocol):
     def stored(self, load: m.Load) -> str:
         """Digest of the bytes at the path on this node."""
 
-    def lacks(self, worker: WorkerId, weights: WeightsId) -> None:
-        """A worker still lacks the set whose damaged copy it reported long ago."""
+    def brings(self, worker: WorkerId, weights: WeightsId) -> bool:
+        """Whether the set, whose damaged copy the worker reported, may be on its way to it; fails the run if the worker
+        needs it and it is not."""
 
     def memory_of(self, holder: WorkerId, weights: WeightsId) -> str | None:
         """Digest of the memory in which a neighbour held this set; None if its process is gone."""
