@@ -5,9 +5,12 @@ import importlib
 import os
 import tempfile
 from collections.abc import Iterator
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import settings
 
 # Examples have no time limit: they take as long as the machine is busy.
@@ -56,4 +59,18 @@ def _tiny_models_are_made_in_this_process() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fetched, "_make_tiny", make)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _texts_of_recipes_are_parsed_once() -> Iterator[None]:
+    """Tests load the same few recipes thousands of times; each gets its own copy of what YAML says."""
+    load = yaml.safe_load
+    parsed = cache(load)
+
+    def copied(given: object) -> object:
+        return deepcopy(parsed(given)) if isinstance(given, str | bytes) else load(given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(yaml, "safe_load", copied)
         yield

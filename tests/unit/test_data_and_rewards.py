@@ -16,6 +16,8 @@ BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with the files of the page."""
     monkeypatch.chdir(tmp_path)
+    # The forecast of a dry run, a simulation, is the subject of test_plan.py.
+    monkeypatch.setattr("spotlight.surface.fleets.OWN_PROFILES", {})
     monkeypatch.setattr(sys, "path", list(sys.path))
     for _, name, content in BLOCK.findall(PAGE.read_text()):
         if name:

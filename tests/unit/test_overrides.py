@@ -27,6 +27,8 @@ def test_settings_after_one_flag_get_a_flag_each(given, read):
 
 def test_train_takes_several_settings_with_and_without_a_recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # The forecast of a dry run, a simulation, is the subject of test_plan.py.
+    monkeypatch.setattr("spotlight.surface.fleets.OWN_PROFILES", {})
     for recipe in (["words-nft"], []):
         outcome = spotlight("train", *recipe, "--set", "train.lr=5e-5", "seed=4", "reward.name=jpeg", "--dry-run")
         assert outcome.code == 0, outcome.err
@@ -46,6 +48,8 @@ def test_every_verb_with_settings_takes_several(tmp_path, monkeypatch, verb):
 
 def test_resume_takes_several(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # The forecast of a dry run, a simulation, is the subject of test_plan.py.
+    monkeypatch.setattr("spotlight.surface.fleets.OWN_PROFILES", {})
     run = tmp_path / "runs/mine"
     run.mkdir(parents=True)
     (run / "config.json").write_text(spotlight("train", "words-nft", "--reward.name", "jpeg", "--dry-run").out)

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -48,6 +49,7 @@ def planned(*arguments: object) -> str:
     return out.getvalue()
 
 
+@cache
 def forecasts(*arguments: object, recipe: str = RECIPE, settings: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     printed = planned(recipe, "--profile", PROFILE, *arguments, *changes(*settings), "--json")
     return list(json.loads(printed)["forecasts"])
@@ -183,7 +185,8 @@ def test_recipe_whose_loss_has_no_fit_is_simulated_with_the_rewards_of_another()
     ],
 )
 def test_plan_without_counts_compares_none_the_recipes_own_and_more_where_the_recipe_can(recipe, setting, counts):
-    assert [one["spot"] for one in forecasts(recipe=recipe, settings=(setting,))] == counts
+    few = ("rollout.prompts=2", "rollout.group_size=4", "explore.seeds=8", "eval.prompts=4")
+    assert [one["spot"] for one in forecasts(recipe=recipe, settings=(setting, *few))] == counts
 
 
 def test_progress_is_reported_after_every_iteration_and_nothing_is_left_on_disk(tmp_path, monkeypatch):

@@ -60,6 +60,8 @@ def here(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: 
     """The working folder, with rewards in it; tracebacks are written beside it."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("logs")))
     monkeypatch.chdir(tmp_path)
+    # The forecast of a dry run, a simulation, is the subject of test_plan.py.
+    monkeypatch.setattr("spotlight.surface.fleets.OWN_PROFILES", {})
     (tmp_path / "preflight_rewards.py").write_text(REWARDS)
     return tmp_path
 

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from heapq import heapify, heappop, heappush
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 Outcome = TypeVar("Outcome")
 COLLECTIONS = (10_000_000, 50, 100)
@@ -125,6 +125,9 @@ class _Timers(selectors.SelectSelector):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """One thread, no files, no real time; the rest is asyncio's own."""
 
+    keeps_frozen: ClassVar[bool] = False
+    """Objects were frozen before a run of this process; kept, because Python counts them by visiting every one."""
+
     def __init__(self) -> None:
         self._timers = _Timers()
         super().__init__(self._timers)
@@ -183,7 +186,7 @@ def run_virtually(main: Coroutine[None, None, Outcome]) -> Outcome:
 
     thresholds = gc.get_threshold()
     # A process that froze objects before keeps them frozen: otherwise every later full collection would visit them.
-    stays_frozen = gc.get_freeze_count() > 0
+    stays_frozen = VirtualLoop.keeps_frozen = VirtualLoop.keeps_frozen or gc.get_freeze_count() > 0
     if stays_frozen:
         gc.collect()
     # Existing objects are not this run's garbage: no collection visits them.

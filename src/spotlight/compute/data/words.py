@@ -60,12 +60,21 @@ def is_held_out(word: str) -> bool:
     return hashlib.blake2b(word.encode(), digest_size=1).digest()[0] < 256 * TEST_SHARE
 
 
+@cache
+def _splits() -> dict[str, tuple[Prompt, ...]]:
+    ordered = sorted(english(), key=lambda word: hashlib.blake2b(word.encode()).digest())
+    parts: dict[str, list[Prompt]] = {"train": [], "test": []}
+    for word in ordered:
+        parts["test" if is_held_out(word) else "train"].append(prompt_for(word))
+    return {name: tuple(part) for name, part in parts.items()}
+
+
 def prompts(split: str) -> list[Prompt]:
     """`train` or `test`: the English words, in a fixed order that is not alphabetical."""
-    if split not in ("train", "test"):
-        raise InputError(f"words has no split '{split}': {suggestion(split, ('train', 'test'))}")
-    chosen = [word for word in english() if is_held_out(word) == (split == "test")]
-    return [prompt_for(word) for word in sorted(chosen, key=lambda w: hashlib.blake2b(w.encode()).digest())]
+    parts = _splits()
+    if split not in parts:
+        raise InputError(f"words has no split '{split}': {suggestion(split, tuple(parts))}")
+    return list(parts[split])
 
 
 def made_up_word(rng: np.random.Generator) -> str:
@@ -80,13 +89,8 @@ def made_up_word(rng: np.random.Generator) -> str:
 
 def pretraining_prompt(rng: np.random.Generator) -> Prompt:
     """Draw an English word of the train split or a made-up word, evenly, so that every letter pair is seen."""
-    train = prompts_of_train()
+    train = _splits()["train"]
     return train[rng.integers(len(train))] if rng.random() < 0.5 else prompt_for(made_up_word(rng))
-
-
-@cache
-def prompts_of_train() -> tuple[Prompt, ...]:
-    return tuple(prompts("train"))
 
 
 def random_colours(rng: np.random.Generator) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
