@@ -14,7 +14,7 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[GangRanks]:
-    started = GangRanks(2)
+    started = GangRanks(2, on_gpus=True)
     for process in range(2):
         started.call(process, "use_gpu", 0)
     yield started

@@ -29,7 +29,7 @@ SAVE = m.Save(step=2, path="checkpoints/step_2")
 @contextmanager
 def processes(count: int) -> Iterator[GangRanks]:
     """One process per GPU."""
-    started = GangRanks(count)
+    started = GangRanks(count, on_gpus=True)
     try:
         for process in range(count):
             started.call(process, "use_gpu", process)

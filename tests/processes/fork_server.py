@@ -9,10 +9,11 @@ import multiprocessing
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -29,13 +30,14 @@ START_S = 120.0
 
 @contextmanager
 def _server_environment() -> Iterator[None]:
-    """Environment of the server, which the first process starts: it imports by this path alone.
+    """Environment of the server, which the first process starts: it imports by this path, and by that of this process.
 
     It has no mark: the server outlives the test that starts it.
     """
     before = dict(os.environ)
     os.environ.pop(MARK, None)
-    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, FOLDERS))}
+    path = [*map(str, FOLDERS), *filter(None, [before.get("PYTHONPATH")])]
+    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path)}
     try:
         yield
     finally:
@@ -46,8 +48,19 @@ def _server_environment() -> Iterator[None]:
 def forked(serve: Callable[..., None], *arguments: object) -> tuple[Connection, BaseProcess]:
     """Start a process that calls `serve` with its end of a connection; returns the other end and the process."""
     CONTEXT.set_forkserver_preload(PRELOADED)
-    mine, theirs = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=serve, args=(theirs, *arguments), daemon=True)
+    return _start(CONTEXT, serve, arguments)
+
+
+def spawned(serve: Callable[..., None], *arguments: object) -> tuple[Connection, BaseProcess]:
+    """As `forked`, but the process imports by itself: where the server uses CUDA, a process that it forks cannot."""
+    return _start(multiprocessing.get_context("spawn"), serve, arguments)
+
+
+def _start(
+    context: ForkServerContext | SpawnContext, serve: Callable[..., None], arguments: Sequence[object]
+) -> tuple[Connection, BaseProcess]:
+    mine, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs, *arguments), daemon=True)
     with _server_environment():
         process.start()
     theirs.close()

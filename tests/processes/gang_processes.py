@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import msgspec
-from fork_server import forked
+from fork_server import forked, spawned
 
 PATIENCE_S = 60.0
 
@@ -29,9 +29,13 @@ def _serve(link: Connection) -> None:
 
 
 class GangRanks:
-    """`count` processes that can form gangs, forked from a server that has imported everything."""
+    """`count` processes that can form gangs, forked from a server that has imported everything.
 
-    def __init__(self, count: int) -> None:
+    Those that use a GPU are spawned.
+    """
+
+    def __init__(self, count: int, on_gpus: bool = False) -> None:
+        self._begin = spawned if on_gpus else forked
         self._links: dict[int, Connection] = {}
         self._processes: dict[int, Any] = {}
         self.epoch = 0
@@ -39,7 +43,7 @@ class GangRanks:
             self.start(rank)
 
     def start(self, process: int) -> None:
-        self._links[process], self._processes[process] = forked(_serve)
+        self._links[process], self._processes[process] = self._begin(_serve)
 
     def kill(self, process: int) -> None:
         os.kill(self._processes[process].pid, signal.SIGKILL)
