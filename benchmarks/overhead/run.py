@@ -4,7 +4,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,7 +40,10 @@ COMMIT_EVERY = 2
 STEPS = 10
 REPEATS = 5
 SETTINGS = {"rows": ROWS, "steps": STEPS, "commit_every": COMMIT_EVERY, "samples": ROWS * BATCHES}
-OVERHEADS = ("commits", "messages", "control")
+WITHOUT_STORES = ("commits", "messages", "control")
+STORED = "stored"
+"""Bytes of flights and results, written to disk: in a run the agent's process does that beside the rollout."""
+OVERHEADS = (*WITHOUT_STORES, STORED)
 
 
 class Stopwatch:
@@ -94,6 +97,7 @@ class OneWorker:
             received = self.there.recv()
             assert received is not None
             message, arrived = received[0].message, received[1]
+        with self.watch.on(STORED):
             if isinstance(message, m.Commit | m.HandBack) and arrived:
                 message = msgspec.structs.replace(message, flight=self.store.append(arrived))
             if isinstance(message, m.Result):
@@ -169,9 +173,9 @@ def measure(stochastic: bool, seed: int) -> dict[str, float]:
     return worker.watch.seconds
 
 
-def share(seconds: dict[str, float]) -> float:
+def share(seconds: dict[str, float], parts: Sequence[str] = OVERHEADS) -> float:
     """Seconds of everything but the steps, over those of the steps."""
-    return sum(seconds[what] for what in OVERHEADS) / seconds["steps"]
+    return sum(seconds[what] for what in parts) / seconds["steps"]
 
 
 def figures() -> dict[str, Figure]:
@@ -179,6 +183,8 @@ def figures() -> dict[str, Figure]:
     shares = {
         "overhead_share": [share(run) for run in runs["ode"]],
         "overhead_share_sde": [share(run) for run in runs["sde"]],
+        "without_stores_share": [share(run, WITHOUT_STORES) for run in runs["ode"]],
+        "without_stores_share_sde": [share(run, WITHOUT_STORES) for run in runs["sde"]],
         **{f"{what}_share": [run[what] / run["steps"] for run in runs["ode"]] for what in OVERHEADS},
     }
     return {name: Figure.median(values, "of rollout time") for name, values in shares.items()}
