@@ -39,9 +39,8 @@ FALLBACK_SETTINGS = ("market.fallback_s=300",)
 MARKET = ("market.notice_s=30", "market.boot_s=120")
 """GCP's notice and a boot of two minutes, which traces of counts do not have."""
 COMMON = ("rollout.group_size=4", "algorithm.timesteps_per_sample=2", "eval.every=5", "output.checkpoint_every=20")
-PREVIEWS = ("explore.solver=ode2", "explore.precision=fp8", "explore.audit_share=0.005")
-"""A fixed plan needs no audits; a few show how well its previews rank. With real numbers, previews in fp8 have its
-rounded numbers (`spotlight.sim.real`)."""
+PREVIEWS = ("explore.solver=ode2", "explore.audit_share=0.005")
+"""A fixed plan needs no audits; a few show how well its previews rank."""
 LESS_LAG = (
     *("train.ema_decay=0.92", "algorithm.old_decay=0.5"),
     *("algorithm.kl_weight=0.1", "algorithm.advantage_clip=1.0"),
@@ -55,7 +54,7 @@ TASKS = {
         common=("iterations=80", *COMMON),
         exploring=("iterations=35", *PREVIEWS, "explore.seeds=24", "explore.steps=3"),
         batches=(
-            *("iterations=50", "rollout.prompts=16", "explore.seeds=12", "explore.steps=5"),
+            *("iterations=50", "rollout.prompts=16", "explore.seeds=12", "explore.steps=6"),
             *("explore.candidates=2", "explore.scouts=4", "eval.every=10"),
         ),
     ),
@@ -65,7 +64,7 @@ TASKS = {
         exploring=("iterations=50", *PREVIEWS, "explore.seeds=24", "explore.steps=4"),
         batches=(
             *("iterations=64", "rollout.prompts=32", "train.updates_per_iteration=8", "train.ema_decay=0.96"),
-            *("algorithm.kl_weight=0", "explore.seeds=16", "explore.steps=5", "eval.every=8"),
+            *("algorithm.kl_weight=0", "explore.seeds=16", "explore.steps=5", "explore.precision=fp8", "eval.every=8"),
         ),
     ),
 }

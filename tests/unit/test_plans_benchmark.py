@@ -41,11 +41,13 @@ def test_progress_of_a_plan_is_the_gain_of_its_previews(monkeypatch: pytest.Monk
 def test_plan_of_shorter_iterations_is_sooner_and_one_of_more_progress_too() -> None:
     family, chosen, earlier = "scenes", run.chosen_plan("scenes"), run.EARLIER["scenes"]
     field = clocks(family, {chosen.name: 0.5, earlier.name: 1.0})
-    ratio = figures.figures_of(field)[f"{family}, 8 spot: chosen"]
+    ratio = figures.figures_of(field)[f"{family} 8 chosen"]
     progress = {plan: sum(figures.progress_of(family, plan)) / 4 for plan in (chosen, earlier)}
     iterations = {plan: figures.iterations_of(family, each) for plan, each in progress.items()}
-    assert ratio.value == pytest.approx(2 * iterations[earlier] / iterations[chosen])
-    assert iterations[chosen] > figures.needed_progress(family) / progress[chosen]
+    # Once averages lag by iterations, once by progress; the lesser gain counts.
+    ratios = [2 * before / after for before, after in zip(iterations[earlier], iterations[chosen], strict=True)]
+    assert ratio.value == pytest.approx(min(ratios))
+    assert min(iterations[chosen]) > figures.needed_progress(family) / progress[chosen]
     rows = figures.searched(field)
     assert rows[0].plan == chosen.name
     assert next(row for row in rows if row.plan == earlier.name).sooner == (1.0, 1.0)
@@ -81,4 +83,5 @@ def test_recipe_of_a_fleet_learns_and_previews_as_the_headline_does(name: str) -
     assert shipped.eval.every == raced.eval.every
     assert (shipped.cluster.reserved, shipped.cluster.spot, shipped.cluster.gang) == (4, int(spot), 4)
     # All weights of the tiny models are trained, and only frozen ones have a copy in fp8.
-    assert shipped.explore == raced.explore.model_copy(update={"precision": Precision.EXACT})
+    more = {"seeds": 20} if name == "scenes-nft-4-16" else {}
+    assert shipped.explore == raced.explore.model_copy(update={"precision": Precision.EXACT, **more})
