@@ -15,7 +15,8 @@ class Task(NamedTuple):
     batches: tuple[str, ...]
     """Batches of setups that explore, unless --same-batches is given: selected seeds differ more, so fewer suffice, and
     smaller updates learn as much each. Without previews such batches learn slower. With half the prompts per
-    iteration, half as many iterations are evaluated."""
+    iteration, half as many iterations are evaluated: after as many prompts. Plans of previews are those of
+    benchmarks/plans/."""
 
 
 BASELINE = "reserved-only"
@@ -38,7 +39,8 @@ FALLBACK_SETTINGS = ("market.fallback_s=300",)
 MARKET = ("market.notice_s=30", "market.boot_s=120")
 """GCP's notice and a boot of two minutes, which traces of counts do not have."""
 COMMON = ("rollout.group_size=4", "algorithm.timesteps_per_sample=2", "eval.every=5", "output.checkpoint_every=20")
-PREVIEWS = ("explore.solver=ode2", "explore.audit_share=0.02", "explore.seeds=24")
+PREVIEWS = ("explore.solver=ode2", "explore.audit_share=0.005")
+"""A fixed plan needs no audits; a few show how well its previews rank."""
 LESS_LAG = (
     *("train.ema_decay=0.92", "algorithm.old_decay=0.5"),
     *("algorithm.kl_weight=0.1", "algorithm.advantage_clip=1.0"),
@@ -50,19 +52,19 @@ TASKS = {
     "words-large": Task(
         "words-large-nft",
         common=("iterations=80", *COMMON),
-        exploring=("iterations=35", *PREVIEWS, "explore.steps=3"),
+        exploring=("iterations=35", *PREVIEWS, "explore.seeds=24", "explore.steps=3"),
         batches=(
-            *("iterations=50", "rollout.prompts=16", "explore.seeds=16", "explore.steps=5"),
+            *("iterations=50", "rollout.prompts=16", "explore.seeds=12", "explore.steps=6"),
             *("explore.candidates=2", "explore.scouts=4", "eval.every=10"),
         ),
     ),
     "scenes": Task(
         "scenes-nft",
         common=("iterations=80", "model.compile=false", *LESS_LAG, *COMMON),
-        exploring=("iterations=50", *PREVIEWS, "explore.steps=4"),
+        exploring=("iterations=50", *PREVIEWS, "explore.seeds=24", "explore.steps=4"),
         batches=(
-            *("iterations=60", "rollout.prompts=32", "train.updates_per_iteration=8", "train.ema_decay=0.96"),
-            "algorithm.kl_weight=0",
+            *("iterations=64", "rollout.prompts=32", "train.updates_per_iteration=8", "train.ema_decay=0.96"),
+            *("algorithm.kl_weight=0", "explore.seeds=16", "explore.steps=5", "explore.precision=fp8", "eval.every=8"),
         ),
     ),
 }

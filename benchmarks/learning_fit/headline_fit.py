@@ -44,11 +44,12 @@ class Scores(msgspec.Struct, frozen=True):
     by_seed: dict[int, Floats]
 
 
-def fit_headline(path: Path) -> dict[str, Figure]:
-    """Write the fits of all tasks; return their errors."""
+def fit_headline(path: Path, settings: Sequence[tuple[str, ...]] = ()) -> dict[str, Figure]:
+    """Write the fits of all tasks; return their errors. `settings` are (family, override) in which curves differ."""
     real, figures = read_curves(path), dict[str, Figure]()
     for family in sorted(TASKS):
-        scores = {setup: scores_of(real, family, setup) for setup in (BASELINE, OURS)}
+        changed = [override for name, override in settings if name == family]
+        scores = {setup: scores_of(real, family, setup, changed) for setup in (BASELINE, OURS)}
         noise = noise_of([scores[BASELINE].by_seed[seed] for seed in FITTED])
         models = {setup: fitted(family, setup, scores[setup], noise, real.origin) for setup in scores}
         for setup, model in models.items():
@@ -57,19 +58,19 @@ def fit_headline(path: Path) -> dict[str, Figure]:
     return figures
 
 
-def scores_of(real: RealCurves, family: str, setup: str) -> Scores:
+def scores_of(real: RealCurves, family: str, setup: str, changed: list[str]) -> Scores:
     curves: dict[int, RealCurve] = {seed: real.of[family, setup, seed] for seed in (*FITTED, *CHECKED)}
     iterations = np.array([at for at, _ in curves[FITTED[0]].scores], dtype=float)
     by_seed = {seed: np.array([score for _, score in curve.scores]) for seed, curve in curves.items()}
-    return Scores(iterations, iterations if setup == BASELINE else simulated_progress(family), by_seed)
+    return Scores(iterations, iterations if setup == BASELINE else simulated_progress(family, changed), by_seed)
 
 
-def simulated_progress(family: str) -> Floats:
+def simulated_progress(family: str, changed: list[str]) -> Floats:
     """Progress at every evaluation of ours, from the scores of a simulation whose curve is a plain exponential."""
     plain = LearningModel.load(f"{family}-nft")
     with tempfile.TemporaryDirectory() as folder:
         args = Namespace(
-            family=family, same_batches=False, device="cpu", overrides=[], numerics="model", out=Path(folder)
+            family=family, same_batches=False, device="cpu", overrides=changed, numerics="model", out=Path(folder)
         )
         contest = replace(contest_of(args, PROFILES[0], STEADY, OURS, 0), learning=plain.name)
         numerics = ModelNumerics(plain, 0, contest.config(OURS, 0).rollout.steps)

@@ -25,6 +25,22 @@ STALE_FIDELITY = 0.94
 RATES = np.geomspace(1e-4, 0.5, 4000)
 
 
+class PreviewRanks(msgspec.Struct, frozen=True, kw_only=True):
+    """Correlations within prompts of one base model."""
+
+    prompts: int
+    seeds: int
+    second_order: dict[int, float]
+    fp8_steps: int
+    fp8: float
+    """Correlation of previews with `fp8_steps` second-order steps in fp8."""
+
+    @property
+    def fp8_share(self) -> float:
+        """Correlation in fp8 over that of exact previews; fp8 does not improve a ranking."""
+        return min(1.0, self.fp8 / self.second_order[self.fp8_steps])
+
+
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Rewards of one base model: their spreads, and their correlation with previews."""
 
@@ -35,6 +51,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     prompt_std: float
     seed_std: float
     fidelity: dict[int, float]
+    ranks: PreviewRanks | None = None
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,13 +180,18 @@ def fit(subject: Subject, measured: Measured) -> LearningModel:
         f"the audits of {' and '.join(map(str, seen))} steps" if seen else "stale weights, since no run was audited"
     )
     assumed = f"scaled by {scale:.3f} to {target}, and {STALE_FIDELITY} at most, as stale weights alone rank"
+    ranked = (
+        f" second_order, fp8: {measured.ranks.prompts} prompts of {measured.ranks.seeds} seeds, scaled alike."
+        if measured.ranks
+        else ""
+    )
     files = ", ".join(f"docs/results/{source}.json" for source in subject.sources)
     return LearningModel(
         name=subject.name,
         source=(
             f"base, limit, rate: {files}; an iteration that explored is assumed to be worth its audited payoff. "
             f"prompt_std, seed_std, fidelity: base model of {subject.family}, {measured.prompts} prompts of "
-            f"{measured.seeds} seeds on the CPU (docs/results/learning_fit.json); fidelity {assumed}."
+            f"{measured.seeds} seeds on the CPU (docs/results/learning_fit.json); fidelity {assumed}.{ranked}"
         ),
         base=round(base, 4),
         limit=round(limit, 4),
@@ -177,6 +199,11 @@ def fit(subject: Subject, measured: Measured) -> LearningModel:
         prompt_std=round(measured.prompt_std, 4),
         seed_std=round(measured.seed_std, 4),
         fidelity={steps: round(float(rho), 3) for steps, rho in zip(sorted(same), rising, strict=True)},
+        second_order={
+            steps: round(min(STALE_FIDELITY, scale * rho), 3)
+            for steps, rho in (measured.ranks.second_order.items() if measured.ranks else ())
+        },
+        fp8=round(measured.ranks.fp8_share, 3) if measured.ranks else 1.0,
     )
 
 

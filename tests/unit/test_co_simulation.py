@@ -9,7 +9,7 @@ from spotlight.config import RunConfig, load_config
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Profile
 from spotlight.core.errors import InputError
-from spotlight.core.events import Compared, Evaluated, StepCommitted
+from spotlight.core.events import Compared, Evaluated, Previewed, StepCommitted
 from spotlight.core.journal import read
 from spotlight.folder import RunFolder
 from spotlight.sim.memory import Memory, subject_of
@@ -93,6 +93,34 @@ def test_a_run_with_another_setup_gets_the_numbers_that_it_gets_alone(first, tmp
     alone = rewards(run("spotlight-fixed", numerics(), tmp_path / "alone"))
     assert after == pytest.approx(alone, abs=1e-4)
     assert after != pytest.approx(rewards(other), abs=1e-4)
+
+
+def preview_rewards(folder: RunFolder) -> list[float]:
+    """Rewards of the previews of the first exploration, by candidate and seed."""
+    batches = [record.event for record in read(folder.journal) if isinstance(record.event, Previewed)]
+    first = [batch for batch in batches if batch.iteration == batches[0].iteration]
+    rows = [row for each in first for row in zip(each.groups, each.seeds, each.rewards, strict=True)]
+    return [reward for _, _, reward in sorted(rows)]
+
+
+def test_previews_in_fp8_have_scores_of_their_own_and_rollouts_have_not(first, tmp_path):
+    numbers, _ = first
+    exact = run("spotlight-fixed", numbers, tmp_path / "exact")
+    rounded = run("spotlight-fixed", numbers, tmp_path / "rounded", "explore.precision=fp8")
+    assert len(preview_rewards(exact)) == len(preview_rewards(rounded)) == 16
+    differing = [one != other for one, other in zip(preview_rewards(exact), preview_rewards(rounded), strict=True)]
+    assert sum(differing) >= 8
+    assert preview_rewards(rounded) == pytest.approx(preview_rewards(exact), abs=0.3)
+    # Before the first selection both roll out the same samples.
+    assert compared(rounded)[0] == compared(exact)[0]
+    misses = numbers.memory.misses
+    again = run("spotlight-fixed", numbers, tmp_path / "again")
+    assert (preview_rewards(again), rewards(again)) == (preview_rewards(exact), rewards(exact))
+    assert numbers.memory.misses == misses
+
+
+def compared(folder: RunFolder) -> list[tuple[tuple[float, ...], ...]]:
+    return [record.event.rewards for record in read(folder.journal) if isinstance(record.event, Compared)]
 
 
 AHEAD = ("pipeline.asynchrony=true", "deterministic=true", "cluster.gang=1")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from recipe_groups import REAL_RECIPES
+from recipe_groups import FLEET_RECIPES, REAL_RECIPES
 
 from spotlight.compute.train.config import FlowGrpoConfig, NftConfig
 from spotlight.config import load_config, recipe_names
@@ -38,7 +38,7 @@ def recipe(folder: Path, name: str, text: str) -> str:
 
 def test_every_shipped_recipe_loads():
     assert {"words-nft", "words-large-nft", "scenes-nft"} <= set(recipe_names())
-    for name in set(recipe_names()) - {"demo", *SETUPS, *REAL_RECIPES}:
+    for name in set(recipe_names()) - {"demo", *SETUPS, *REAL_RECIPES, *FLEET_RECIPES}:
         config = load_config(name)
         assert name.startswith(config.model.name)
         assert name.removeprefix(f"{config.model.name}-") == config.algorithm.kind.replace("_", "-")

@@ -5,7 +5,7 @@ from torch import nn
 
 from spotlight.compute.fast.attention import AttentionKernel
 from spotlight.compute.fast.fast_model import FastModel
-from spotlight.compute.fast.fp8 import PreviewSwitch, add_fp8
+from spotlight.compute.fast.fp8 import PreviewSwitch, add_fp8, rounding
 
 
 def _block(frozen: bool = True) -> nn.Sequential:
@@ -47,6 +47,20 @@ def test_trained_weights_have_no_copy_because_it_would_be_out_of_date() -> None:
     block = _block(frozen=False)
     assert add_fp8([block], PreviewSwitch()) == 0
     assert all(type(layer) is not nn.Linear or layer.weight.requires_grad for layer in block)
+
+
+def test_rounded_layers_have_the_numbers_of_fp8_and_are_exact_again_afterwards() -> None:
+    trained, frozen, precision = _block(frozen=False), _block(), PreviewSwitch(previews=True)
+    x = torch.randn(3, 7, 32)
+    exact = trained(x).detach()
+    with torch.no_grad(), rounding([trained]):
+        rounded = trained(x)
+    assert torch.equal(trained(x), exact)
+    add_fp8([frozen], precision)
+    # The last layer has a side that the tensor cores do not take, so only `rounding` rounds it.
+    with torch.no_grad(), rounding([trained[:3]]):
+        assert torch.allclose(trained[:3](x), frozen[:3](x), atol=1e-6)
+    assert 0 < float((rounded - exact).norm() / exact.norm()) < 0.1
 
 
 def test_only_previews_compute_in_fp8_and_only_if_there_are_such_weights() -> None:

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from spotlight.assets import asset
+from spotlight.control.explore.config import Precision
 from spotlight.core import messages as m
 from spotlight.core.errors import ConfigError
-from spotlight.core.types import PromptId, Sample, Sampling, Size, Version
+from spotlight.core.types import PromptId, Sample, SamplerKind, Sampling, Size, Version
 from spotlight.core.work import Request, Work
 from spotlight.sim.learning import LearningModel, ModelNumerics
 from spotlight.sim.numerics import TrainedState
@@ -32,12 +33,12 @@ def rewards(model, work, steps, prompts=30, seeds=64):
     return scores(ModelNumerics(model, 0, FULL), work, steps, prompts, seeds)
 
 
-def scores(numerics, work, steps, prompts=30, seeds=64, digest="base"):
+def scores(numerics, work, steps, prompts=30, seeds=64, digest="base", solver=SamplerKind.ODE):
     def score(prompt, seed):
         sample = Sample(
             prompt=PromptId(f"p{prompt}"),
             seed=seed,
-            sampling=Sampling(steps=steps, size=Size(32, 96)),
+            sampling=Sampling(steps=steps, size=Size(32, 96), sampler=solver),
             version=Version(0),
         )
         return numerics.score(Request(work=work, iteration=0, group=0, sample=sample), digest).reward
@@ -96,6 +97,8 @@ def test_truncated_learning_model_file_is_refused(tmp_path):
         ({"noise": -0.1}, "noise -0.1"),
         ({"fidelity": {}}, "fidelity is empty"),
         ({"fidelity": {"4": 1.2}}, "outside 0 to 1"),
+        ({"second_order": {"4": -0.1}}, "outside 0 to 1"),
+        ({"fp8": 1.1}, "fp8 1.1"),
     ],
 )
 def test_learning_model_with_an_impossible_figure_names_it(tmp_path, change, problem):
@@ -110,6 +113,27 @@ def test_previews_correlate_with_exact_rewards_as_the_fit_says(tmp_path, steps):
     within = [np.corrcoef(a, b)[0, 1] for a, b in zip(exact, preview, strict=True)]
     assert np.mean(within) == pytest.approx(model.rho(steps, FULL), abs=0.04)
     assert exact.std(axis=1).mean() == pytest.approx(model.seed_std, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("solver", "precision", "expected"),
+    [
+        (SamplerKind.ODE, Precision.EXACT, 0.5),
+        (SamplerKind.ODE2, Precision.EXACT, 0.8),
+        (SamplerKind.ODE, Precision.FP8, 0.25),
+        (SamplerKind.ODE2, Precision.FP8, 0.4),
+    ],
+)
+def test_previews_rank_better_by_second_order_steps_and_worse_in_fp8(solver, precision, expected):
+    model = msgspec.structs.replace(
+        LearningModel.load("scenes-nft"), fidelity={4: 0.5, FULL: 0.9}, second_order={4: 0.8}, fp8=0.5
+    )
+    numbers = ModelNumerics(model, 0, FULL)
+    numbers.begin_run(lambda iteration, work: [], precision)
+    exact = scores(numbers, Work.ROLLOUT, FULL, prompts=40, seeds=60)
+    preview = scores(numbers, Work.PREVIEW, 4, prompts=40, seeds=60, solver=solver)
+    within = [np.corrcoef(a, b)[0, 1] for a, b in zip(exact, preview, strict=True)]
+    assert np.mean(within) == pytest.approx(expected, abs=0.04)
 
 
 def test_mean_of_held_out_rewards_is_the_curve_for_every_run_seed():

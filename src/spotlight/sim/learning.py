@@ -2,12 +2,12 @@
 
 The mean reward m rises with progress p from `base` to `limit`: m(p) = limit - (limit - base) exp(-rate p). A sample's
 reward is m plus a part of its prompt (`prompt_std`) and a part of its seed (`seed_std`). Both spreads shrink with
-sqrt(m (1 - m)), as a bounded reward's do near its bound. A preview has the seed's part with correlation rho(steps),
-lower for fewer steps and older weights. An iteration's progress is the mean variance of its groups, divided by that of
-unselected groups at the same progress: groups of twice the variance are worth two iterations. Measured: 2.4 times
-fewer iterations at 2.4 times the variance on words, 1.6 at 1.8 on scenes (docs/results/explore.json). Real curves
-begin slower, because averaged weights lag behind, and every version lies off the curve: a fit may have both (`lag`,
-`noise`). Held-out rewards come in pairs about m, whose mean the fit is of.
+sqrt(m (1 - m)), as a bounded reward's do near its bound. A preview has the seed's part with correlation rho, lower for
+fewer steps, older weights and fp8, higher for second-order steps. An iteration's progress is the mean variance of its
+groups, divided by that of unselected groups at the same progress: groups of twice the variance are worth two
+iterations. Measured: 2.4 times fewer iterations at 2.4 times the variance on words, 1.6 at 1.8 on scenes
+(docs/results/explore.json). Real curves begin slower, because averaged weights lag behind, and every version lies off
+the curve: a fit may have both (`lag`, `noise`). Held-out rewards come in pairs about m, whose mean the fit is of.
 """
 
 import math
@@ -19,10 +19,11 @@ import msgspec
 import numpy as np
 
 from spotlight.assets import asset
+from spotlight.control.explore.config import Precision
 from spotlight.core import messages as m
 from spotlight.core.errors import ConfigError, suggestion
 from spotlight.core.rng import Purpose, derive_key
-from spotlight.core.types import Sample
+from spotlight.core.types import Sample, SamplerKind
 from spotlight.core.work import Request, RequestId, Work
 from spotlight.sim.numerics import Issued, TrainedState
 
@@ -46,7 +47,11 @@ class LearningModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     seed_std: float
     """Standard deviation within a group, at the base."""
     fidelity: Mapping[int, float]
-    """Correlation of a preview's reward with the exact one within a prompt, by steps."""
+    """Correlation of a preview's reward with the exact one within a prompt, by Euler steps."""
+    second_order: Mapping[int, float] = {}
+    """The same by second-order steps (`explore.solver` ode2); empty: as Euler steps."""
+    fp8: float = 1.0
+    """Correlation of a preview in fp8 over that of an exact one."""
     lag: float = 0.0
     """Progress by which the weights lag behind training after a while: the mean age of an average."""
     noise: float = 0.0
@@ -75,6 +80,7 @@ class LearningModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     def check(self) -> None:
         """Refuse figures that give unbounded rewards or impossible correlations."""
         correlations = sorted(self.fidelity.items())
+        every = [*correlations, *sorted(self.second_order.items())]
         wrong = next(
             (
                 problem
@@ -88,9 +94,11 @@ class LearningModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
                     (f"noise {self.noise} is below 0", not self.noise >= 0),
                     ("fidelity is empty", not correlations),
                     (
-                        f"fidelity {dict(correlations)} has a correlation outside 0 to 1",
-                        any(not 0 <= rho <= 1 for _, rho in correlations),
+                        f"fidelity {dict(correlations)} or second_order {dict(every[len(correlations) :])} has a "
+                        "correlation outside 0 to 1",
+                        any(not 0 <= rho <= 1 for _, rho in every),
                     ),
+                    (f"fp8 {self.fp8} is not between 0 and 1", not 0 <= self.fp8 <= 1),
                 )
                 if is_wrong
             ),
@@ -114,9 +122,11 @@ class LearningModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
         now, then = self.mean(progress), self.base
         return math.sqrt(max(0.0, now * (1 - now)) / (then * (1 - then)))
 
-    def rho(self, steps: int, full_steps: int) -> float:
+    def rho(self, steps: int, full_steps: int, solver: SamplerKind = SamplerKind.ODE) -> float:
         """Correlation by steps, linear between the fitted counts; 1 at `full_steps` unless the fit has a value."""
-        known = {full_steps: 1.0} | {count: rho for count, rho in self.fidelity.items() if count <= full_steps}
+        fitted = self.second_order if self.second_order and solver is SamplerKind.ODE2 else self.fidelity
+        known = {full_steps: 1.0} | {count: rho for count, rho in self.fidelity.items() if count == full_steps}
+        known |= {count: rho for count, rho in fitted.items() if count <= full_steps}
         counts = sorted(known)
         return float(np.interp(steps, counts, [known[count] for count in counts]))
 
@@ -137,6 +147,8 @@ class ModelNumerics:
         self._model = model
         self._run_seed = run_seed
         self._full_steps = full_steps
+        self._rounded = 1.0
+        """Correlation of this run's previews over that of exact ones."""
         self._progress: dict[str, float] = {"base": 0.0}
         """Progress by weights digest."""
         self._off: dict[str, float] = {"base": 0.0}
@@ -148,7 +160,8 @@ class ModelNumerics:
         self._scored: dict[RequestId, tuple[str, float]] = {}
         """Weights digest and reward of rollouts that are not trained on yet; training needs the reward again."""
 
-    def begin_run(self, issued: Issued) -> None:
+    def begin_run(self, issued: Issued, previews: Precision) -> None:
+        self._rounded = self._model.fp8 if previews is Precision.FP8 else 1.0
         self._gains.clear()
         self._scored.clear()
 
@@ -186,7 +199,9 @@ class ModelNumerics:
             return mean + side * level[1] * math.hypot(model.prompt_std, model.seed_std) * pair
         prompt_part = _prompt_part(self._run_seed, sample.prompt)
         exact_part = _drawn(self._run_seed, "seed", sample.prompt, sample.start)
-        rho = model.rho(sample.sampling.steps, self._full_steps) if request.work is Work.PREVIEW else 1.0
+        rho = 1.0
+        if request.work is Work.PREVIEW:
+            rho = self._rounded * model.rho(sample.sampling.steps, self._full_steps, sample.sampling.sampler)
         seed_part = exact_part
         if rho < 1.0:
             other = _drawn(self._run_seed, "steps", sample.prompt, sample.start, sample.sampling.steps)

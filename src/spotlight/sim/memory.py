@@ -1,6 +1,7 @@
 """A cache of the numbers of co-simulation: verdicts and optimizer steps, by everything that they depend on.
 
-A verdict's key is its sample and the weights digest, and a digest covers everything that was trained into the weights.
+A verdict's key is its sample, the weights digest and whether it is drawn in fp8, as previews may be; a digest covers
+everything that was trained into the weights.
 So runs that differ only in their machines share all numbers, and runs that diverge at some iteration share the numbers
 before it. With the cache in a file, another machine can repeat a run without an accelerator.
 """
@@ -13,9 +14,17 @@ import msgspec
 from spotlight import __version__
 from spotlight.compute.models.catalogue import facts_of
 from spotlight.config import RunConfig
+from spotlight.control.explore.config import Precision
 from spotlight.core import messages as m
 from spotlight.core.errors import InputError
 from spotlight.core.work import Request, Work
+
+
+class DrawnBy(msgspec.Struct, frozen=True):
+    """Weights that draw a sample, by their digest, and the arithmetic of it."""
+
+    digest: str
+    precision: Precision = Precision.EXACT
 
 
 class StoredVerdict(msgspec.Struct, frozen=True, array_like=True):
@@ -59,24 +68,28 @@ class Memory(msgspec.Struct):
         scratch.write_bytes(msgspec.msgpack.encode(self))
         scratch.replace(path)
 
-    def verdict(self, request: Request, weights_digest: str) -> m.Score | None:
-        known = self.verdicts.get(key_of(request, weights_digest))
+    def verdict(self, request: Request, drawn_by: DrawnBy) -> m.Score | None:
+        known = self.verdicts.get(key_of(request, drawn_by))
         if known is None:
             self.misses += 1
             return None
         return m.Score(known.reward, known.components, "co-simulated")
 
-    def has(self, request: Request, weights_digest: str) -> bool:
-        return key_of(request, weights_digest) in self.verdicts
+    def has(self, request: Request, drawn_by: DrawnBy) -> bool:
+        return key_of(request, drawn_by) in self.verdicts
 
-    def keep(self, request: Request, weights_digest: str, reward: float, components: dict[str, float]) -> None:
-        self.verdicts[key_of(request, weights_digest)] = StoredVerdict(reward, components)
+    def keep(self, request: Request, drawn_by: DrawnBy, reward: float, components: dict[str, float]) -> None:
+        self.verdicts[key_of(request, drawn_by)] = StoredVerdict(reward, components)
 
 
-def key_of(request: Request, weights_digest: str) -> bytes:
+def key_of(request: Request, drawn_by: DrawnBy) -> bytes:
     """Key of a sample; independent of the kind of work, except that evaluations draw their noise from another seed."""
-    sample = request.sample
-    parts = (weights_digest, request.work is Work.EVALUATION, sample.prompt, sample.seed, sample.start, sample.sampling)
+    sample, digest = request.sample, drawn_by.digest
+    parts: tuple[object, ...] = (
+        *(digest, request.work is Work.EVALUATION, sample.prompt, sample.seed, sample.start, sample.sampling),
+        # Without rounding, caches of earlier versions keep their keys.
+        *(() if drawn_by.precision is Precision.EXACT else (drawn_by.precision.value,)),
+    )
     return hashlib.blake2b(repr(parts).encode(), digest_size=12).digest()
 
 

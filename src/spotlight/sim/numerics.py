@@ -11,6 +11,7 @@ import msgspec
 
 from spotlight.compute.rewards.combination import Verdict, combined
 from spotlight.compute.rewards.config import Term
+from spotlight.control.explore.config import Precision
 from spotlight.core import messages as m
 from spotlight.core.types import Sample
 from spotlight.core.work import Request, Work
@@ -41,8 +42,8 @@ class Numerics(Protocol):
     counts_bits: bool
     """Whether digests depend on the last bits, and so on the order of a step's parts."""
 
-    def begin_run(self, issued: Issued) -> None:
-        """Start a run; `issued` gives the other requests of an iteration."""
+    def begin_run(self, issued: Issued, previews: Precision) -> None:
+        """Start a run; `issued` gives the other requests of an iteration, `previews` is their arithmetic."""
 
     def first_latent(self, sample: Sample) -> str: ...
 
@@ -68,7 +69,7 @@ class HashNumerics:
     def __init__(self, rewards: Sequence[Term] = ()) -> None:
         self._rewards = [term for term in rewards if term.key]
 
-    def begin_run(self, issued: Issued) -> None:
+    def begin_run(self, issued: Issued, previews: Precision) -> None:
         pass
 
     def first_latent(self, sample: Sample) -> str:

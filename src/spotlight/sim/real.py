@@ -3,7 +3,8 @@
 The recipe's tiny model draws, is judged and trains in this process when simulated machines finish work. A sample
 depends on its identity and weights alone, so samples are drawn in large batches when the first one is needed.
 Invariant: verdicts and weights equal those of a real run of the recipe with the same selections, up to the last bits
-(tests/unit/test_co_simulation.py).
+(tests/unit/test_co_simulation.py). Previews in fp8 have its rounded numbers: all weights of the tiny model are trained,
+so the sum of base and training is rounded, where a real run rounds frozen weights alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from spotlight.compute.data.prompts import run_prompts
 from spotlight.compute.evaluation import to_images
 from spotlight.compute.fast.attention import AttentionKernel
 from spotlight.compute.fast.fast_model import accelerate
+from spotlight.compute.fast.fp8 import rounding
 from spotlight.compute.models import families
 from spotlight.compute.rewards.combination import Verdict, combined, score_of
 from spotlight.compute.rewards.protocol import Scorer
@@ -24,14 +26,16 @@ from spotlight.compute.rollout.denoise import Rollout, roll_out
 from spotlight.compute.scores import EVALUATION_SEED
 from spotlight.compute.train.checkpoint import load_copy, state_copy
 from spotlight.compute.train.experience import Experience
+from spotlight.compute.train.recomputation import blocks_of
 from spotlight.compute.train.trainer import Trainer
 from spotlight.compute.train.weight_sets import WeightSet
 from spotlight.config import RunConfig
+from spotlight.control.explore.config import Precision
 from spotlight.control.pipeline.staleness import OF_STALENESS
 from spotlight.core import messages as m
 from spotlight.core.types import Prompt, PromptId, Sample
 from spotlight.core.work import Request, Work
-from spotlight.sim.memory import Memory
+from spotlight.sim.memory import DrawnBy, Memory
 from spotlight.sim.numerics import Issued, TrainedState
 
 BASE = TrainedState().theta
@@ -81,6 +85,8 @@ class RealNumerics:
         self._published: dict[str, tuple[str, WeightSet | None]] = {BASE: (BASE, self._trainer.behaviour)}
         """Theta and weight set of each published digest."""
         self._issued: Issued = lambda iteration, work: []
+        self._previews = Precision.EXACT
+        """Arithmetic of this run's previews."""
         self._has_stale = False
         """Whether this run trained on a sample that was one version old."""
         self._drawn: dict[bytes, _SampleTensors] = {}
@@ -88,8 +94,9 @@ class RealNumerics:
 
     # -- called by machines --------------------------------------------------------------------------------------------
 
-    def begin_run(self, issued: Issued) -> None:
+    def begin_run(self, issued: Issued, previews: Precision) -> None:
         self._issued = issued
+        self._previews = previews
         self._drawn.clear()
         self._has_stale = False
 
@@ -107,10 +114,11 @@ class RealNumerics:
         return f"{weights_digest}/{request.id}".encode()
 
     def score(self, request: Request, weights_digest: str) -> m.Score:
-        known = self.memory.verdict(request, weights_digest)
+        drawn_by = DrawnBy(weights_digest, self._previews if request.work is Work.PREVIEW else Precision.EXACT)
+        known = self.memory.verdict(request, drawn_by)
         if known is None:
-            self._draw(self._batch(request, weights_digest), weights_digest)
-            known = self.memory.verdict(request, weights_digest)
+            self._draw(self._batch(request, drawn_by), drawn_by)
+            known = self.memory.verdict(request, drawn_by)
             assert known is not None
         return known
 
@@ -133,7 +141,7 @@ class RealNumerics:
 
     # -- pictures ------------------------------------------------------------------------------------------------------
 
-    def _batch(self, request: Request, weights_digest: str) -> list[Request]:
+    def _batch(self, request: Request, drawn_by: DrawnBy) -> list[Request]:
         """The request and others like it that have no verdict yet, in the order of issue."""
         sampling, batch = request.sample.sampling, [request]
         for other in self._issued(request.iteration, request.work):
@@ -142,23 +150,23 @@ class RealNumerics:
             theirs = other.sample.sampling
             alike = (theirs.steps, theirs.window.size) == (sampling.steps, sampling.window.size)
             fits = alike and other.weights == request.weights
-            if fits and other.id != request.id and not self.memory.has(other, weights_digest):
+            if fits and other.id != request.id and not self.memory.has(other, drawn_by):
                 batch.append(other)
         return batch
 
-    def _draw(self, requests: Sequence[Request], weights_digest: str) -> None:
-        rollout = self._rollout(requests, weights_digest)
+    def _draw(self, requests: Sequence[Request], drawn_by: DrawnBy) -> None:
+        rollout = self._rollout(requests, drawn_by)
         size = requests[0].sample.sampling.size
         images = to_images(self._adapter.decode(rollout.x0_BSC, size))
         prompts = [self._prompts[request.sample.prompt] for request in requests]
         scores = [self._judge.score(term, images, prompts) for term in self._rewards]
         for row, request in enumerate(requests):
             found = combined(self._rewards, [Verdict(score_of(each, row)) for each in scores]).score
-            self.memory.keep(request, weights_digest, found.reward, found.components)
+            self.memory.keep(request, drawn_by, found.reward, found.components)
             if request.work is Work.ROLLOUT:
-                self._remember(request, weights_digest, rollout, row)
+                self._remember(request, drawn_by.digest, rollout, row)
 
-    def _rollout(self, requests: Sequence[Request], weights_digest: str) -> Rollout:
+    def _rollout(self, requests: Sequence[Request], drawn_by: DrawnBy) -> Rollout:
         samples, count = [request.sample for request in requests], len(requests)
         if self._config.model.compile is True:
             # A new row count would cause a new compilation.
@@ -167,7 +175,8 @@ class RealNumerics:
         cond = self._adapter.collate(self._adapter.encode([self._prompts[sample.prompt] for sample in samples]))
         guided = samples[0].sampling.guidance != 1.0
         uncond = self._adapter.collate([self._adapter.unconditional()] * len(samples)) if guided else None
-        with self._using(weights_digest):
+        is_rounded = drawn_by.precision is Precision.FP8
+        with self._using(drawn_by.digest), rounding(blocks_of(self._adapter.transformer) if is_rounded else ()):
             drawn = roll_out(self._adapter, samples, cond, uncond, seed)
         return Rollout(
             samples=drawn.samples[:count],
@@ -239,7 +248,7 @@ class RealNumerics:
         for drew, requests in missing.items():
             for start in range(0, len(requests), self._config.train.rows_per_forward):
                 batch = requests[start : start + self._config.train.rows_per_forward]
-                rollout = self._rollout(batch, drew)
+                rollout = self._rollout(batch, DrawnBy(drew))
                 for row, request in enumerate(batch):
                     self._remember(request, drew, rollout, row)
         return [self._drawn[name].rollout for name in names]

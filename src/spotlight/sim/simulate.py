@@ -249,7 +249,7 @@ async def _run(simulation: Simulation, folder: RunFolder) -> SimulationEnd:
 
     def ready(wired: Wired) -> None:
         run_log.watchers += [observe, stand_ins.observe]
-        simulation.numerics.begin_run(wired.hub.dispatcher.ledger.iteration)
+        simulation.numerics.begin_run(wired.hub.dispatcher.ledger.iteration, config.explore.precision)
         wired.hub.tick_s = TICK_S
 
     controller.limits = limits

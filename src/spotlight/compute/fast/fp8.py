@@ -4,9 +4,13 @@ A preview only ranks a seed. Each weight has a second copy in fp8 (a quarter of 
 once from the frozen base weights; adapters stay beside it. On a GPU the products of a model in bf16 run on the fp8
 tensor cores. Elsewhere the rounded numbers are multiplied in the layer's own type, which ranks alike and saves no time.
 
+Co-simulations, whose tiny models train all of their weights, round these anew for each batch of previews (`rounding`).
+
 Invariant: outside of a preview a layer computes with its exact weight, bit for bit (tests/unit/test_fp8.py).
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -60,6 +64,32 @@ def _rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Rows in fp8 and their scales, R x 1 in float32."""
     scale = rows.abs().amax(dim=1, keepdim=True).float().clamp(min=LEAST) / LARGEST
     return (rows.float() / scale).to(FP8), scale
+
+
+def _as_rounded(x: Tensor) -> Tensor:
+    """The numbers that fp8 has for these rows, in their own type."""
+    rows8, scale_R1 = _rounded(x.flatten(0, -2))
+    return (rows8.to(x.dtype) * scale_R1.to(x.dtype)).unflatten(0, x.shape[:-1])
+
+
+def _round_inputs(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(map(_as_rounded, inputs))
+
+
+@contextmanager
+def rounding(blocks: Sequence[nn.Module]) -> Iterator[None]:
+    """Inside, all linear layers of these blocks compute with numbers of fp8: their present weights and their inputs."""
+    layers = [module for block in blocks for module in block.modules() if isinstance(module, nn.Linear)]
+    kept = [layer.weight.data for layer in layers]
+    hooks = [layer.register_forward_pre_hook(_round_inputs) for layer in layers]
+    try:
+        for layer, weight in zip(layers, kept, strict=True):
+            layer.weight.data = _as_rounded(weight)
+        yield
+    finally:
+        for layer, weight, hook in zip(layers, kept, hooks, strict=True):
+            layer.weight.data = weight
+            hook.remove()
 
 
 @torch.no_grad()
