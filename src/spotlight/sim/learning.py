@@ -5,7 +5,7 @@ reward is m plus a part of its prompt (`prompt_std`) and a part of its seed (`se
 sqrt(m (1 - m)), as a bounded reward's do near its bound. A preview has the seed's part with correlation rho, lower for
 fewer steps, older weights and fp8, higher for second-order steps. An iteration's progress is the mean variance of its
 groups, divided by that of unselected groups at the same progress: groups of twice the variance are worth two
-iterations. Measured: 2.4 times fewer iterations at 2.4 times the variance on words, 1.6 at 1.8 on scenes
+iterations. Measured: 2.7 times fewer iterations at 2.5 times the variance on words, 1.6 at 1.8 on scenes
 (docs/results/explore.json). Real curves begin slower, because averaged weights lag behind, and every version lies off
 the curve: a fit may have both (`lag`, `noise`). Held-out rewards come in pairs about m, whose mean the fit is of.
 """
