@@ -188,6 +188,13 @@ def of_mixed_gpus(result: Result) -> dict[str, Figure]:
     return figures
 
 
+def of_learning_fit(result: Result) -> dict[str, Figure]:
+    """Correlation of fp8 previews over that of exact ones, by family."""
+    ranks = {family: known["ranks"] for family, known in result["measured"].items() if known.get("ranks")}
+    shares = {family: each["fp8"] / each["second_order"][str(each["fp8_steps"])] for family, each in ranks.items()}
+    return {f"fp8 share {family}": count(share) for family, share in shares.items()}
+
+
 DERIVED: dict[str, Callable[[Result], dict[str, Figure]]] = {
     "headline": of_headline,
     "pipeline": of_pipeline,
@@ -195,4 +202,5 @@ DERIVED: dict[str, Callable[[Result], dict[str, Figure]]] = {
     "asynchrony": of_asynchrony,
     "batches": of_batches,
     "mixed_gpus": of_mixed_gpus,
+    "learning_fit": of_learning_fit,
 }
