@@ -48,7 +48,7 @@ else:
     }  # fmt: skip
     _HOMES = {name: module for module, names in _PUBLIC.items() for name in names}
 
-    def __getattr__(name):  # noqa: ANN001, ANN202
+    def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module 'spotlight' has no attribute '{name}'")
         from importlib import import_module
@@ -56,7 +56,7 @@ else:
         globals()[name] = found = getattr(import_module(_HOMES[name]), name)
         return found
 
-    def __dir__():  # noqa: ANN202
+    def __dir__() -> list[str]:
         return sorted({*globals(), *_HOMES})
 
 

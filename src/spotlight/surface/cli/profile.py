@@ -66,15 +66,12 @@ def profile(
 
         from spotlight.compute.profiling.operations import LeftOut, measurements
         from spotlight.compute.profiling.provenance import use_tf32, use_threads
-        from spotlight.compute.profiling.stopwatch import Stopwatch
 
         use_threads(threads)
         use_tf32(tf32)
         _check_company(model, device, beside)
         subject = _subject(model, device, random_weights, width, height, quick)
-        repeats = QUICK_REPEATS if quick else REPEATS
-        least_s = LEAST_S if subject.adapter.device.type == "cpu" and not quick else 0.0
-        watch = Stopwatch(device=subject.adapter.device, repeats=repeats, patience_s=PATIENCE_S, least_s=least_s)
+        watch = _stopwatch(subject, quick)
         found = _empty(path.stem, subject, base, _conditions(watch, beside) + _made_fast(subject, watch, speed))
         with _company(model, threads, beside) as company:
             progress.report("loading", 1, 1)
@@ -90,6 +87,14 @@ def profile(
                 progress.report("measuring", done, len(wanted))
     _check_measured(wanted, reasons, path)
     _show(found, path, as_json)
+
+
+def _stopwatch(subject: "ProfiledModel", quick: bool) -> "Stopwatch":
+    from spotlight.compute.profiling.stopwatch import Stopwatch
+
+    device, repeats = subject.adapter.device, QUICK_REPEATS if quick else REPEATS
+    least_s = LEAST_S if device.type == "cpu" and not quick else 0.0
+    return Stopwatch(device=device, repeats=repeats, patience_s=PATIENCE_S, least_s=least_s)
 
 
 def _check_measured(wanted: "list[Operation]", reasons: list[str], path: Path) -> None:
