@@ -8,8 +8,7 @@ After each message that reaches the controller, `checked` is called, which check
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from spotlight.compute.rewards.config import Term
 from spotlight.control.ledger.states import SampleState
@@ -123,27 +122,26 @@ class SimWorld:
 
     def arrived(self, node: NodeId, frame: Frame, blob: bytes) -> None:
         """Pass one frame of a node, or the end of its connection, to the hub."""
-        hub = self._hub
-        if hub is None:
+        if self._hub is not None:
+            self._call_controller(self._receive, self._hub, node, frame)
+
+    def _receive(self, hub: Hub, node: NodeId, frame: Frame) -> None:
+        if frame is None:
+            self._hung_up(hub, node)
             return
-        with self._controller_may_fail():
-            if frame is None:
-                self._hung_up(hub, node)
-            else:
-                self.events += 1
-                message = frame.message
-                if self.trace.is_kept:
-                    self._record_received(node, frame.worker, message)
-                    self._check_flights(hub, message)
-                if isinstance(message, m.NodeHello):
-                    hub.node_joined(message)
-                else:
-                    if isinstance(message, Crewed):
-                        self.crews += len(message.crews)
-                    if self.trace.is_kept and isinstance(message, m.Commit | m.HandBack | m.Result):
-                        self._receive_of_attempt(hub, node, frame, message)
-                    else:
-                        hub.receive(node, frame)
+        self.events += 1
+        message = frame.message
+        if self.trace.is_kept:
+            self._record_received(node, frame.worker, message)
+            self._check_flights(hub, message)
+        if isinstance(message, m.NodeHello):
+            hub.node_joined(message)
+        elif self.trace.is_kept and isinstance(message, m.Commit | m.HandBack | m.Result):
+            self._receive_of_attempt(hub, node, frame, message)
+        else:
+            if isinstance(message, Crewed):
+                self.crews += len(message.crews)
+            hub.receive(node, frame)
 
     def machine_failed(self, error: BaseException) -> None:
         self.failed(error)
@@ -273,8 +271,7 @@ class SimWorld:
     def link_resumed(self, node: NodeId) -> None:
         self._note(f"!! {node} is connected again")
         if self._hub is not None:
-            with self._controller_may_fail():
-                self._hub.node_back(node)
+            self._call_controller(self._hub.node_back, node)
 
     def restore_speed(self) -> None:
         """End all slowness."""
@@ -302,11 +299,10 @@ class SimWorld:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _controller_may_fail(self) -> Iterator[None]:
-        """Run code of the controller inside; what it raises, such as a power cut, ends the controller alone."""
+    def _call_controller(self, call: Callable[..., None], *args: object) -> None:
+        """Call code of the controller; what it raises, such as a power cut, ends the controller alone."""
         try:
-            yield
+            call(*args)
         except BaseException as error:
             self._hub = None
             self.failed(error)
