@@ -157,12 +157,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> _Timer:
-        timers = self._timers
-        timer = _Timer(timers.now + delay)
-        timer.call = (callback, args)
-        timer.waits_in = timers
-        heappush(timers.heap, timer)
-        return timer
+        return self.call_at(self._timers.now + delay, callback, *args)
 
     def close(self) -> None:
         super().close()
