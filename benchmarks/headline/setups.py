@@ -54,8 +54,8 @@ TASKS = {
         common=("iterations=80", *COMMON),
         exploring=("iterations=35", *PREVIEWS, "explore.seeds=24", "explore.steps=3"),
         batches=(
-            *("iterations=50", "rollout.prompts=16", "explore.seeds=12", "explore.steps=6"),
-            *("explore.candidates=2", "explore.scouts=4", "eval.every=10"),
+            *("iterations=50", "rollout.prompts=12", "algorithm.timesteps_per_sample=3", "train.ema_decay=0.95"),
+            *("explore.seeds=16", "explore.steps=6", "explore.candidates=2", "explore.scouts=4", "eval.every=10"),
         ),
     ),
     "scenes": Task(
@@ -63,7 +63,7 @@ TASKS = {
         common=("iterations=80", "model.compile=false", *LESS_LAG, *COMMON),
         exploring=("iterations=50", *PREVIEWS, "explore.seeds=24", "explore.steps=4"),
         batches=(
-            *("iterations=64", "rollout.prompts=32", "train.updates_per_iteration=8", "train.ema_decay=0.96"),
+            *("iterations=64", "rollout.prompts=32", "train.updates_per_iteration=8", "train.ema_decay=0.975"),
             *("algorithm.kl_weight=0", "explore.seeds=16", "explore.steps=5", "explore.precision=fp8", "eval.every=8"),
         ),
     ),

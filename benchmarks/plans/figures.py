@@ -85,10 +85,11 @@ def final_iteration(family: str) -> float:
 def iterations_of(family: str, progress: float) -> Floats:
     """Iterations of ours to the score, if averages lag by iterations and if they lag by progress, as the model's do.
 
-    The first iteration has no previews. Iterations of lag are the fitted progress over that of the fitted plan.
+    The first iteration has no previews. Iterations of lag are the fitted progress over that of the chosen plan, whose
+    curves were fitted.
     """
     needed, model = needed_progress(family), LearningModel.load(str(fit_of(family, OURS)))
-    lag = model.lag / float(np.mean(progress_of(family, EARLIER[family])))
+    lag = model.lag / float(np.mean(progress_of(family, chosen_plan(family))))
     low, high = needed, needed + model.lag
     while high - low > EXACT:
         middle = (low + high) / 2

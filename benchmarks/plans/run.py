@@ -53,8 +53,7 @@ class SearchedPlan(NamedTuple):
 
 
 EARLIER = {"scenes": SearchedPlan(24, 4), "words-large": SearchedPlan(16, 5, 2.0, 4)}
-"""Plans of the curves that the learning model is fitted to; chosen with real numbers, and with the profiles of eager
-models (benchmarks/batches/)."""
+"""Plans to compare with: chosen with real numbers, and with the profiles of eager models (benchmarks/batches/)."""
 GRID = {
     "scenes": (
         *(SearchedPlan(seeds, steps) for steps in (4, 5, 6) for seeds in (8, 12, 16, 20, 24)),
