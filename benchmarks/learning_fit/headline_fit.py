@@ -28,7 +28,7 @@ from benchmarks.lib.figures import Figure
 from spotlight.sim.learning import LearningModel, ModelNumerics
 
 Floats = NDArray[np.float64]
-FITTED, CHECKED = (0, 1, 2), (3, 4)
+FITTED, CHECKED = (20, 21, 22, 23), (24, 25)
 OURS = "spotlight-fixed"
 RATES = np.geomspace(1e-3, 0.5, 1200)
 LAGS = np.concatenate([[0.0], np.geomspace(0.5, 60.0, 40)])

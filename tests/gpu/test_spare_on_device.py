@@ -21,12 +21,13 @@ pytestmark = [
 
 
 def test_driver_and_torch_report_the_same_devices():
-    quick, asked = query(is_quick=True), query()
-    assert [(each.name, each.model, each.total) for each in quick.devices] == [
+    before, asked, after = query(is_quick=True), query(), query(is_quick=True)
+    assert [(each.name, each.model, each.total) for each in before.devices] == [
         (each.name, each.model, each.total) for each in asked.devices
     ]
-    for one, other in zip(quick.devices, asked.devices, strict=True):
-        assert one.free == pytest.approx(other.free, rel=0.02)
+    # Other processes may take or free memory between the queries.
+    for first, between, last in zip(before.devices, asked.devices, after.devices, strict=True):
+        assert 0.98 * min(first.free, last.free) <= between.free <= 1.02 * max(first.free, last.free)
 
 
 def test_opened_device_has_a_context_and_is_the_current_one():
