@@ -61,6 +61,7 @@ def arguments() -> argparse.Namespace:
         help="with --merge: read plain runs of this experiment (such as scenes_nft) up to this iteration only, where "
         "the exploring ones did not get further",
     )
+    parser.add_argument("--mixed", action="store_true", help="with --merge: seeds may differ in commit and iterations")
     return parser.parse_args()
 
 
@@ -71,24 +72,25 @@ def main() -> None:
 
     if args.merge:
         until = {experiment: int(iteration) for experiment, iteration in args.until}
-        figures.present([run for path in args.merge for run in figures.read_all(path)], args.out, args.json, until)
+        runs = [run for path in args.merge for run in figures.read_all(path)]
+        figures.present(runs, args.out, args.json, until, args.mixed)
         return
     arms = [Arm.PLAIN, Arm.EXPLORE] if "both" in args.arm else [Arm(name) for name in args.arm]
     configs = [explored_config(args, seed, Arm.EXPLORE in arms) for seed in seeds_of(args)]
     settings, variant = settings_of(args, configs[0]), args.variant or ""
     from benchmarks.explore.run import ArmRun, run_arm
 
-    runs = [
+    wanted = [
         ArmRun(result_path(args.out, config, f"{variant}-{arm}".removeprefix("-")), config, arm, settings, variant)
         for config in configs
         for arm in arms
     ]
-    for run in runs:
+    for run in wanted:
         if run.path.exists():
             figures.check_same_run(run.path, run.config, settings)
             print(f"{run.path} exists; not run again", file=sys.stderr)
-    run_all(run_arm, [run for run in runs if not run.path.exists()], args.jobs, "runs")
-    figures.present([figures.read(run.path) for run in runs], args.out / "explore", args.json)
+    run_all(run_arm, [run for run in wanted if not run.path.exists()], args.jobs, "runs")
+    figures.present([figures.read(run.path) for run in wanted], args.out / "explore", args.json)
 
 
 def explored_config(args: argparse.Namespace, seed: int, previews: bool) -> RunConfig:

@@ -116,8 +116,11 @@ def check_same_run(path: Path, config: RunConfig, settings: ExploreSettings) -> 
     merge.check_same_settings(path, have, wanted)
 
 
-def check_mergeable(results: Sequence[ArmResult]) -> None:
-    """Within an experiment only seed, arm and length differ, no run comes twice, and figure names do not clash."""
+def check_mergeable(results: Sequence[ArmResult], mixed: bool = False) -> None:
+    """Within an experiment only seed, arm and length differ, no run comes twice, and figure names do not clash.
+
+    With `mixed` seeds may also differ in their commit and their length; the runs of one seed are of one commit.
+    """
     for experiment in experiments(results):
         runs = [run for run in results if run.label == experiment]
         merge.check_given_once([(run.arm, run.seed) for run in runs], experiment)
@@ -128,7 +131,9 @@ def check_mergeable(results: Sequence[ArmResult]) -> None:
             # One arm may stop earlier than the other; nothing else in a run depends on its length.
             across = merge.differences(runs[0].config, run.config)
             changed += [name for name in across if name != "iterations" and name not in changed]
-            merge.check_one_experiment(runs[0], run, changed, experiment)
+            changed = [name for name in changed if not (mixed and name == "iterations")]
+            same_seed = next(other for other in runs if other.seed == run.seed)
+            merge.check_one_experiment(same_seed if mixed else runs[0], run, changed, experiment)
     merge.check_prefixes((prefix_of(run), run.family) for run in results)
 
 
@@ -142,11 +147,17 @@ def prefix_of(run: ArmResult) -> str:
     return f"{name}_{run.variant.replace('-', '_')}" if run.variant else name
 
 
-def present(results: Sequence[ArmResult], out: Path, as_json: bool, until: Mapping[str, int] | None = None) -> None:
+def present(
+    results: Sequence[ArmResult],
+    out: Path,
+    as_json: bool,
+    until: Mapping[str, int] | None = None,
+    mixed: bool = False,
+) -> None:
     """Print the table, write OUT.json and OUT.png; `until` limits the plain runs of some experiments."""
     from benchmarks.explore.plot import draw
 
-    check_mergeable(results)
+    check_mergeable(results, mixed)
     figures: dict[str, Figure] = {}
     for experiment in experiments(results):
         runs = [run for run in results if run.label == experiment]

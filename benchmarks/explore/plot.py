@@ -50,6 +50,9 @@ def _draw_rewards(axis: Any, title: str, runs: Sequence[ArmResult], until: int |
 
 
 def _draw_audits(axis: Any, runs: Sequence[ArmResult]) -> None:
+    if not runs:
+        axis.axis("off")
+        return
     for name, colour in AUDITED.items():
         curves = [[(a.iteration, a.figures[name]) for a in run.audits if name in a.figures] for run in runs]
         curves = [curve for curve in curves if curve]

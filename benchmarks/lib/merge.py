@@ -11,6 +11,8 @@ from spotlight.core.errors import InputError
 
 WITHOUT_EFFECT = {"seed", "reward.processes"}
 """Settings in which runs of one experiment may differ."""
+ALIKE = {("model.compile", "auto"): False}
+"""Values that mean another one here: small models are compiled only on request."""
 
 
 class Seeded(Protocol):
@@ -70,7 +72,7 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         name = f"{prefix}{key}"
-        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
+        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: ALIKE.get((name, str(value)), value)}
     return flat
 
 

@@ -139,6 +139,17 @@ def test_merge_of_runs_that_differ_is_refused(made_up, tmp_path):
 
 
 @pytest.mark.slow
+def test_mixed_seeds_may_be_of_several_commits_but_not_the_two_runs_of_a_seed(made_up):
+    plain, explored = made_up(PLAIN, {0: 0.5, 8: 0.8}), made_up(EXPLORE, {0: 0.5, 4: 0.8})
+    later = made_up(PLAIN, {0: 0.5, 8: 0.8}, seed=1, commit="later")
+    explore_results.check_mergeable([plain, explored, later], mixed=True)
+    with pytest.raises(InputError, match="commit"):
+        explore_results.check_mergeable([plain, explored, later])
+    with pytest.raises(InputError, match="commit"):
+        explore_results.check_mergeable([plain, msgspec.structs.replace(explored, commit="later")], mixed=True)
+
+
+@pytest.mark.slow
 def test_the_exploring_arm_may_stop_earlier_than_the_plain_one(made_up):
     plain = made_up(PLAIN, {0: 0.5, 40: 0.9, 80: 0.9})
     short = made_up(EXPLORE, {0: 0.5, 20: 0.9}, config={**plain.config, "iterations": 20})
