@@ -31,7 +31,8 @@ from spotlight.core.types import NodeId, Sample, SamplerKind, Sampling, Version,
 from spotlight.core.wire import Connection
 from spotlight.core.work import Request, SlotClass, WeightsId, Work
 from spotlight.node.blob_store import BlobStore
-from spotlight.node.unloading import stored_sample
+from spotlight.node.unloading import stored_commits
+from spotlight.node.worker_core import commit_of
 
 NODE, WORKER = NodeId("spot-1.1"), WorkerId("spot-1.1/0.1")
 ROWS = 16
@@ -42,7 +43,7 @@ REPEATS = 5
 SETTINGS = {"rows": ROWS, "steps": STEPS, "commit_every": COMMIT_EVERY, "samples": ROWS * BATCHES}
 WITHOUT_STORES = ("commits", "messages", "control")
 STORED = "stored"
-"""Bytes of flights and results, written to disk: in a run the agent's process does that beside the rollout."""
+"""Bytes of flights and results, written to disk: in a run a thread of the worker does that beside the rollout."""
 OVERHEADS = (*WITHOUT_STORES, STORED)
 
 
@@ -80,31 +81,24 @@ class OneWorker:
             )
         self.journal = Journal.create(folder / "journal", self.clock.now)
         ledger = Ledger(self.journal.append)
-        payloads, self.store = PayloadFolder(folder, lambda: None), BlobStore(folder, NODE)
+        payloads, self.store = PayloadFolder(folder, lambda: None), BlobStore(folder, WORKER)
         self.dispatcher = Dispatcher(ledger, Scheduler(ledger), payloads, self._note, lambda at: at, COMMIT_EVERY)
-        ends = socket.socketpair()
-        # One thread is both ends, so a whole flight must fit into the socket's buffer.
-        ends[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
-        self.here, self.there = (Connection(end) for end in ends)
+        self.here, self.there = (Connection(end) for end in socket.socketpair())
 
     def _note(self, event: AnyEvent) -> None:
         self.journal.append(event)
 
-    def send(self, message: m.AnyMessage, blob: bytes = b"") -> None:
-        """Send a worker's message through the socket, store its bytes, and let the controller process it."""
+    def send(self, message: m.AnyMessage) -> None:
+        """Send a worker's message through the socket, and let the controller process it."""
         with self.watch.on("messages"):
-            self.here.send(m.Envelope(WORKER, message), blob)
+            self.here.send(m.Envelope(WORKER, message))
             received = self.there.recv()
-            assert received is not None
-            message, arrived = received[0].message, received[1]
-        with self.watch.on(STORED):
-            if isinstance(message, m.Commit | m.HandBack) and arrived:
-                message = msgspec.structs.replace(message, flight=self.store.append(arrived))
-            if isinstance(message, m.Result):
-                ref = stored_sample(message, arrived, lambda: b"", self.store)
-                message = msgspec.structs.replace(message, payload=ref)
+        assert received is not None
         with self.watch.on("control"):
-            self.dispatcher.handle(NODE, m.Envelope(WORKER, message), self.clock.now())
+            message = received[0].message
+            # The agent relays the commits of a step one after the other.
+            for each in message.messages if isinstance(message, m.Commits) else (message,):
+                self.dispatcher.handle(NODE, m.Envelope(WORKER, each), self.clock.now())
 
     def begin(self) -> int:
         """Register the worker and issue the work; return the number of samples."""
@@ -145,18 +139,24 @@ class OneWorker:
         if progress and progress[0].step % COMMIT_EVERY == 0:
             with self.watch.on("commits"):
                 commits = self.engine.commit([each.request for each in progress])
-            for commit in commits:
-                message = m.Commit(request=commit.request, attempt=commit.attempt, step=commit.step, since=commit.since)
-                self.send(message, commit.flight or b"")
+            with self.watch.on(STORED):
+                message = stored_commits([(commit_of(row), row.flight or b"") for row in commits], self.store)
+            self.send(message)
         self.send(m.Alive(progress=progress))
         for done in boundary.finished:
             with self.watch.on("steps"):
                 payload = done.payload.to_bytes()
-            score = m.Score(reward=0.5)
+            with self.watch.on(STORED):
+                ref = self.store.append_sample(done.request.iteration, payload)
             result = m.Result(
-                request=done.request.id, attempt=done.attempt, digest=done.weights_digest, steps=done.steps, score=score
+                request=done.request.id,
+                attempt=done.attempt,
+                digest=done.weights_digest,
+                steps=done.steps,
+                score=m.Score(reward=0.5),
+                payload=ref,
             )
-            self.send(result, payload)
+            self.send(result)
         return len(boundary.finished)
 
 

@@ -65,7 +65,7 @@ class NoPayloads:
     def release(self, refs: Sequence[BlobRef]) -> None:
         pass
 
-    def writer_gone(self, node: NodeId, needed: Callable[[], Mapping[str, int]]) -> None:
+    def writer_gone(self, writer: str, needed: Callable[[], Mapping[str, int]]) -> None:
         pass
 
 

@@ -261,7 +261,7 @@ class Story:
     def release(self, refs: Sequence[BlobRef]) -> None:
         pass
 
-    def writer_gone(self, node: NodeId, needed: Callable[[], Mapping[str, int]]) -> None:
+    def writer_gone(self, writer: str, needed: Callable[[], Mapping[str, int]]) -> None:
         pass
 
     def _record(self, event: AnyEvent) -> None:

@@ -22,6 +22,9 @@ class MemoryStore:
     def append(self, data: bytes) -> BlobRef:
         return self.put(BlobKind.FLIGHT, content_digest(data), data)
 
+    def append_all(self, parts: Sequence[bytes]) -> list[BlobRef]:
+        return [self.append(data) for data in parts]
+
     def get(self, ref: BlobRef) -> bytes:
         if ref not in self.bytes:
             raise BlobError(f"{ref.path} is not there")

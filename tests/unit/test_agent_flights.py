@@ -38,6 +38,22 @@ def test_flights_of_a_grant_are_sent_along_and_one_that_cannot_be_read_has_faile
     assert (failed.request, failed.attempt) == (broken.request.id, broken.attempt)
 
 
+def test_commits_of_a_step_are_relayed_one_after_the_other_and_a_hand_back_among_them_ends_its_lease():
+    node = Node()
+    node.hello(FIRST)
+    granted = lease(1)
+    node.grant(FIRST, granted)
+    flight = node.store.append(b"flight")
+    messages = (
+        m.Commit(request=lease(2).request.id, attempt=1, step=2, flight=flight),
+        m.HandBack(request=granted.request.id, attempt=granted.attempt, step=2, flight=flight),
+    )
+    node.core.from_worker(FIRST, m.Commits(messages=messages))
+    assert node.sent[-2:] == [(FIRST, message) for message in messages]
+    node.core.from_worker(FIRST, m.Result(request=granted.request.id, attempt=granted.attempt, digest="", steps=2))
+    assert not node.reported(m.Result), "a result after the hand-back is dropped"
+
+
 def test_full_store_is_reported_and_the_commit_does_not_count(monkeypatch):
     node = Node()
 

@@ -1,7 +1,7 @@
 """The dispatcher outside storms: what makes it end the run, and what it records."""
 
 import pytest
-from dispatch_stories import dispatcher_with
+from dispatch_stories import NoPayloads, dispatcher_with
 
 from spotlight.control.directory import PublishedSet
 from spotlight.control.dispatch import Dispatcher
@@ -55,6 +55,19 @@ def test_remark_that_every_incarnation_of_a_node_makes_is_journaled_once():
         named = NodeId(f"{node.rpartition('.')[0]}.{incarnation}")
         dispatcher.handle(named, m.Envelope(None, m.Noted(problem="weights go to the disk")), now=0.0)
     assert [event.source for event in events if isinstance(event, ProblemNoted)] == [node]
+
+
+def test_end_of_a_worker_ends_its_files_of_flights_except_the_parts_that_are_needed():
+    class Files(NoPayloads):
+        def writer_gone(self, writer, needed):
+            gone.append((writer, dict(needed())))
+
+    gone: list[tuple[str, dict[str, int]]] = []
+    dispatcher, node = dispatcher_with(SlotClass.SPOT, Files())
+    worker, needed = WorkerId(f"{node}/0.1"), BlobRef(kind=BlobKind.FLIGHT, path="flights/x", digest="", size=1)
+    dispatcher.flights.keep("rollout/0/0/1", 2, needed)
+    dispatcher.handle(node, m.Envelope(None, m.Gone(worker=worker, cause="killed")), now=1.0)
+    assert gone == [(worker, {"flights/x": 1})]
 
 
 def test_commit_that_builds_on_a_lost_one_is_not_counted_and_the_whole_flight_is_requested():

@@ -188,7 +188,10 @@ def test_joined_payloads_are_the_rollout_they_came_from(kind, tmp_path):
     made = rolled_out(ADAPTER, [request.sample for request in requests])
     file = tmp_path / "2.safetensors"
     file.write_bytes(payloads[2])
-    order: list[tuple[int, bytes | Path]] = [(3, payloads[3]), (0, payloads[0]), (2, file)]
+    shared = tmp_path / "shared"
+    shared.write_bytes(payloads[1] + payloads[3])
+    place = Path(f"{shared}@{len(payloads[1])}+{len(payloads[3])}")
+    order: list[tuple[int, bytes | Path]] = [(3, place), (0, payloads[0]), (2, file)]
     joined = join_payloads([requests[row] for row, _ in order], [payload for _, payload in order], CPU)
     assert joined.samples == tuple(requests[row].sample for row in (3, 0, 2))
     for name in ("x0_BSC", "path_BKSC", "mean_BKSC", "log_prob_BK"):

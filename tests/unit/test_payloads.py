@@ -50,6 +50,21 @@ def test_payload_is_whole_until_its_file_is_lost_or_altered(storage: PayloadFold
     assert not storage.is_whole(ref.path, ref.digest)
 
 
+def test_payload_in_a_shared_file_is_whole_until_its_own_bytes_are_lost_or_altered(
+    storage: PayloadFolder, tmp_path: Path
+) -> None:
+    store = BlobStore(tmp_path, "spot-1.1/0.1")
+    first, second = (store.append_sample(3, payload(value)) for value in (0.5, 0.25))
+    assert first.path == second.path
+    assert all(storage.is_whole(ref.place, ref.digest) for ref in (first, second))
+    assert not storage.is_whole(first.place, second.digest)
+    data = (tmp_path / first.path).read_bytes()
+    (tmp_path / first.path).write_bytes(data[:-1])
+    assert [storage.is_whole(ref.place, ref.digest) for ref in (first, second)] == [True, False]
+    (tmp_path / first.path).unlink()
+    assert not storage.is_whole(first.place, first.digest)
+
+
 def test_payloads_of_covered_iterations_go_and_all_else_stays(storage: PayloadFolder, tmp_path: Path) -> None:
     store = BlobStore(tmp_path)
     old, new = (store.put(BlobKind.PAYLOAD, f"{iteration:06d}/x", payload(0.5)) for iteration in (3, 4))
@@ -62,7 +77,7 @@ def test_payloads_of_covered_iterations_go_and_all_else_stays(storage: PayloadFo
 def test_file_of_flights_goes_with_its_last_part(
     storage: PayloadFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blob_store, "FLIGHT_FILE_BYTES", 10)
+    monkeypatch.setattr(blob_store, "SHARED_FILE_BYTES", 10)
     store = BlobStore(tmp_path)
     refs = [store.append(b"123456") for _ in range(3)]
     for released, is_there in (((), True), (refs[1:2], True), (refs[:1], False)):
@@ -94,10 +109,22 @@ def test_files_of_a_lost_node_go_though_it_did_not_report_all_of_their_parts(
     assert (tmp_path / kept.path).exists()
 
 
+def test_files_of_a_lost_worker_go_and_those_of_its_node_s_others_stay(storage: PayloadFolder, tmp_path: Path) -> None:
+    lost, other, next_life = (BlobStore(tmp_path, f"spot-1.1/{life}") for life in ("0.1", "1.1", "0.11"))
+    unreported, *kept = [store.append(b"123456") for store in (lost, other, next_life)]
+    storage.writer_gone("spot-1.1/0.1", dict)
+    storage.settle()
+    assert not (tmp_path / unreported.path).exists()
+    assert all((tmp_path / ref.path).exists() for ref in kept)
+    storage.writer_gone("spot-1.1", dict)
+    storage.settle()
+    assert not any((tmp_path / ref.path).exists() for ref in kept)
+
+
 def test_full_file_of_a_node_that_is_gone_is_deleted_though_one_of_its_parts_was_never_reported(
     tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("spotlight.node.blob_store.FLIGHT_FILE_BYTES", 12)
+    monkeypatch.setattr("spotlight.node.blob_store.SHARED_FILE_BYTES", 12)
     storage, store = PayloadFolder(tmp_path, lambda: None), BlobStore(tmp_path, "spot-1.1")
     _, last = store.append(b"123456"), store.append(b"123456")
     assert last.is_last

@@ -34,7 +34,7 @@ def facts(part: StoredPart) -> tuple[object, ...]:
 def test_parts_come_back_with_what_they_continue_and_with_the_references_that_were_given(
     commits: list[Committed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blob_store, "FLIGHT_FILE_BYTES", 3 * len(commits[0].flight))
+    monkeypatch.setattr(blob_store, "SHARED_FILE_BYTES", 3 * len(commits[0].flight))
     stores = [BlobStore(tmp_path, writer) for writer in ("spot-1.1", "spot-2.1")]
     refs = [stores[number % 2].append(commit.flight) for number, commit in enumerate(commits)]
     found = stored_parts(tmp_path)

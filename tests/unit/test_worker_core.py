@@ -15,6 +15,7 @@ from spotlight.core.types import NodeId, Prompt, Sample, Sampling, Size, Version
 from spotlight.core.work import Policy, Request, RequestId, SlotClass, WeightsId, Work
 from spotlight.node.loading_core import PATIENCE_S, KeepOwn, LoadingCore, TakeOwn, TakeStored
 from spotlight.node.membership import CrewProblem, Follow
+from spotlight.node.unloading import CommitFrame
 from spotlight.node.worker_core import Effect, Exit, FailedRow, Obey, RunStep, StepDone, Wait, WorkerCore
 
 ME = WorkerId("spot-1.1/0.1")
@@ -116,8 +117,8 @@ class World:
     def send(self, message: m.AnyMessage, blob: bytes = b"") -> None:
         self.sent.append(message)
 
-    def post(self, message: m.AnyMessage, blob: bytes) -> None:
-        self.sent.append(message)
+    def commit(self, commits: Sequence[CommitFrame]) -> None:
+        self.sent += [message for message, _ in commits]
 
     def deliver(self, finished: Sequence[Any]) -> None:
         self.delivered += finished

@@ -179,6 +179,7 @@ class Dispatcher:
                     self._recall_doomed(warned, now)
             case m.Gone():
                 self.worker_lost(message.worker, message.cause, ReleaseReason.LOST, now)
+                self._payloads.writer_gone(message.worker, self.flights.parts_by_file)
             case crews.Crewed():
                 self._emit(Crewing(node=node, **msgspec.structs.asdict(message)))
             case m.StoreFailed():
@@ -320,7 +321,7 @@ class Dispatcher:
                 reward=score.reward,
                 components=score.components,
                 scorer=score.scorer,
-                payload=payload.path if payload else None,
+                payload=payload.place if payload else None,
                 payload_digest=payload.digest if payload else None,
                 steps=result.steps,
                 problem="" if math.isfinite(score.reward) else result.problem,

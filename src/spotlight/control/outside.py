@@ -16,8 +16,8 @@ class Payloads(Protocol):
     def release(self, refs: Sequence[BlobRef]) -> None:
         """These bytes are no longer needed."""
 
-    def writer_gone(self, node: NodeId, needed: Callable[[], Mapping[str, int]]) -> None:
-        """The node stores nothing more; `needed` counts the parts of flights that are, by file."""
+    def writer_gone(self, writer: str, needed: Callable[[], Mapping[str, int]]) -> None:
+        """The node or worker stores nothing more; `needed` counts the parts of flights that are, by file."""
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):

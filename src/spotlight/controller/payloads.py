@@ -20,11 +20,10 @@ from typing import Protocol
 
 from safetensors import SafetensorError, safe_open
 
-from spotlight.compute.rollout.seal import is_intact, seal_of
+from spotlight.compute.rollout.seal import is_intact, read_place, seal_of
 from spotlight.compute.rollout.stored_flights import is_part_intact, stored_parts
 from spotlight.control.recovery import StoredPart
-from spotlight.core.blobs import BlobKind, BlobRef
-from spotlight.core.types import NodeId
+from spotlight.core.blobs import BlobKind, BlobRef, writer_files
 from spotlight.core.work import WeightsId
 
 
@@ -36,8 +35,8 @@ class Storage(Protocol):
     def release(self, refs: Sequence[BlobRef]) -> None:
         """Delete these bytes: nothing needs them any more."""
 
-    def writer_gone(self, node: NodeId, needed: Callable[[], Mapping[str, int]]) -> None:
-        """The node stores nothing more; `needed` counts the parts of flights that are, by file."""
+    def writer_gone(self, writer: str, needed: Callable[[], Mapping[str, int]]) -> None:
+        """The node or worker stores nothing more; `needed` counts the parts of flights that are, by file."""
 
     def flights(self) -> Sequence[StoredPart]:
         """All parts of flights, at the start; those that are not needed must be released."""
@@ -79,23 +78,23 @@ class PayloadFolder:
                 self._parts.setdefault(ref.path, ref.number)
             self._delete_unneeded(ref.path)
 
-    def writer_gone(self, node: NodeId, needed: Callable[[], Mapping[str, int]]) -> None:
+    def writer_gone(self, writer: str, needed: Callable[[], Mapping[str, int]]) -> None:
         """Delete its files of which no part is needed: parts that it died before reporting are never released."""
-        of_node = f"{BlobKind.FLIGHT.value}/{node}"
-        left = {path: count for path, count in needed().items() if path.rpartition("-")[0] == of_node}
+        begin = writer_files(writer)
+        left = {path: count for path, count in needed().items() if path.startswith(begin)}
         for path, count in left.items():
             self._parts[path] = self._released[path] + count
-        self._deletions.put(partial(self._delete_all_but, node, left))
+        self._deletions.put(partial(self._delete_all_but, begin, left))
 
     def _delete_unneeded(self, path: str) -> None:
         if self._released[path] == self._parts.get(path):
             del self._released[path], self._parts[path]
             self._deletions.put(partial(_unlink, (f"{self._run_folder}/{path}",)))
 
-    def _delete_all_but(self, node: NodeId, left: Collection[str]) -> None:
-        """Delete the files of flights of this node, except these."""
-        for path in (self._run_folder / BlobKind.FLIGHT.value).glob(f"{glob.escape(node)}-*"):
-            if f"{BlobKind.FLIGHT.value}/{path.name}" not in left:
+    def _delete_all_but(self, begin: str, left: Collection[str]) -> None:
+        """Delete the files whose paths begin so, except these."""
+        for path in self._run_folder.glob(f"{glob.escape(begin)}*"):
+            if str(path.relative_to(self._run_folder)) not in left:
                 path.unlink(missing_ok=True)
 
     def flights(self) -> Sequence[StoredPart]:
@@ -110,10 +109,10 @@ class PayloadFolder:
 
     def is_whole(self, name: str, digest: str) -> bool:
         """Whether a rollout's tensors are there, undamaged, and the accepted ones."""
-        path = self._run_folder / name
-        if not path.is_file():
+        try:
+            data = read_place(self._run_folder / name)
+        except OSError:
             return False
-        data = path.read_bytes()
         return seal_of(data) == digest and is_intact(data)
 
     def has_weights(self, weights: WeightsId, digest: str) -> bool:

@@ -34,9 +34,14 @@ class BlobRef(msgspec.Struct, frozen=True, gc=False):
     size: int
     offset: int = 0
     number: int = 0
-    """Flights share files: this is the part's number in its file, from 1."""
+    """Flights and samples may share a file: this is the blob's number in it, from 1; 0: it has a file of its own."""
     is_last: bool = False
-    """Whether no part follows in its file."""
+    """Whether no blob follows in its file."""
+
+    @property
+    def place(self) -> str:
+        """Its path, in a shared file with offset and size: `payloads/000003/spot-1.1-0.2.0@4096+1024`."""
+        return f"{self.path}@{self.offset}+{self.size}" if self.number else self.path
 
 
 class BlobSource(msgspec.Struct, frozen=True):
@@ -46,6 +51,16 @@ class BlobSource(msgspec.Struct, frozen=True):
     """host:port"""
     fingerprint: str
     """Of its certificate."""
+
+
+def writer_files(writer: str, iteration: int | None = None) -> str:
+    """Beginning of the paths of the shared files of a worker, or of all of a node: flights, or an iteration's samples.
+
+    A worker's id begins with its node's: node spot-1.1 has flights/spot-1.1-, worker spot-1.1/0.2 flights/spot-1.1-0.2.
+    """
+    node, _, life = writer.partition("/")
+    folder = BlobKind.FLIGHT.value if iteration is None else f"{BlobKind.PAYLOAD.value}/{iteration:06d}"
+    return f"{folder}/{node}-{life}{'.' if life else ''}"
 
 
 def content_digest(data: bytes) -> str:

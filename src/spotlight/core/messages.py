@@ -10,7 +10,7 @@ Unknown fields are refused, and so is a `Hello` of another schema or code versio
     controller -> worker   Grant, Recall, Discard, Fenced, Load, FormGang, Train, Publish, Save, Restore, Drain
     controller -> agent    (node-wide) Load, Drain, Welcome, Rejected, Ping
     machines that join     the messages of `core/join_messages.py`
-    within a node          the messages of `core/crew_messages.py`
+    within a node          Commits, the messages of `core/crew_messages.py`
     agent <-> blob server  the messages of `core/blob_messages.py`
 
 An agent relays its workers' messages with their id (`Envelope`). It changes `Result` alone, to which it adds the score.
@@ -82,7 +82,7 @@ class Commit(Message, frozen=True, kw_only=True):
     since: int = 0
     """Step of the previous commit, which holds the earlier part; 0: this commit is complete."""
     flight: BlobRef | None = None
-    """Set by the agent, which stores the bytes that the worker sends along."""
+    """Set by the worker if it stores the bytes itself, else by the agent, to which it sends them along."""
 
 
 class HandBack(Message, frozen=True, kw_only=True):
@@ -92,8 +92,13 @@ class HandBack(Message, frozen=True, kw_only=True):
     attempt: int
     step: int
     flight: BlobRef | None = None
-    """Its whole flight, set by the agent, which stores the bytes that the worker sends along; None if no work is worth
-    keeping."""
+    """Its whole flight, as in a commit; None if no work is worth keeping."""
+
+
+class Commits(Message, frozen=True, kw_only=True):
+    """All of one step, with stored flights; the agent relays one after the other."""
+
+    messages: tuple[Commit | HandBack, ...]
 
 
 class Score(msgspec.Struct, frozen=True, gc=False):
@@ -331,7 +336,7 @@ class Drain(Message, frozen=True, kw_only=True):
 
 
 AnyMessage: TypeAlias = (
-    Hello | Pull | Commit | HandBack | Result | Alive | Held
+    Hello | Pull | Commit | HandBack | Commits | Result | Alive | Held
     | StoreOpened | GangFormed | AwaitsRanks | GangBroken | Accumulated | Stepped | PublishedWeights | Saved | Failed
     | Noted
     | NodeHello | Gone | Warned | RewardAwaited | StoreFailed | Welcome | Ping

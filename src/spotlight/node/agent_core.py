@@ -237,6 +237,10 @@ class AgentCore:
     def _commits(self, worker: WorkerId, message: m.Commit, blob: bytes) -> None:
         self._relayed.commit(worker, message, blob)
 
+    def _commits_of_step(self, worker: WorkerId, commits: m.Commits, blob: bytes) -> None:
+        for message in commits.messages:
+            self._handlers[type(message)](self, worker, message, b"")
+
     def report_of(self, worker: WorkerId, message: m.AnyMessage) -> None:
         self._effects.report(worker, message)
 
@@ -337,6 +341,7 @@ WITHOUT_CREWS: Mapping[type, Handler] = {
     m.PublishedWeights: AgentCore._wrote,
     m.Commit: AgentCore._commits,
     m.HandBack: AgentCore._hands_back,
+    m.Commits: AgentCore._commits_of_step,
     m.Result: AgentCore._finished,
     cm.AskNeighbour: AgentCore._asks,
     cm.Offered: AgentCore._offers,

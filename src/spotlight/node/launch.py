@@ -63,6 +63,8 @@ class WorkerLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     device: SlotDevice = SlotDevice()
     shared: str = ""
     """Folder shared by all processes of the run on this machine, for the duration of the run."""
+    home: str = ""
+    """The run's folder, where the worker stores its flights; empty: it is on another machine, and the agent does."""
 
     def to_bytes(self) -> bytes:
         return msgspec.msgpack.encode(self)
@@ -181,6 +183,7 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             speed=self.spec.speed,
             device=self.devices[slot],
             shared=self.shared,
+            home="" if self.blobs else self.home,
         )
 
 

@@ -1,13 +1,13 @@
 """Takes the bytes out of a worker's messages, stores them, and puts references in their place; and the reverse.
 
-The process agent uses it over the store of the reserved node, on its own machine or another, the simulator over its
-simulated disk.
+Workers on the machine of the reserved node's store write their flights there themselves; those of other machines send
+them to their agent. Processes use it over the store of the reserved node, the simulator over its simulated disk.
 
 Invariant (tests/unit/test_unloading.py): a message leaves the node only after its bytes are stored, and without them.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -18,6 +18,8 @@ from spotlight.core.work import Work, file_of, place_of
 
 PICTURES = 24
 """Pictures kept per evaluation, always of the same prompts: enough to see what changes."""
+CommitFrame: TypeAlias = tuple[m.Commit | m.HandBack, bytes]
+"""A message and its part of a flight; no bytes if no work is worth keeping."""
 
 
 class BlobError(SpotlightError):
@@ -39,6 +41,9 @@ class Appends(Reads, Protocol):
 
     def append(self, data: bytes) -> BlobRef:
         """Store a part of a flight; raises Stopped if the disk takes no more."""
+
+    def append_all(self, parts: Sequence[bytes]) -> Sequence[BlobRef]:
+        """Store parts of flights, all or none; raises Stopped if the disk takes no more."""
 
 
 class Fetched(NamedTuple):
@@ -83,8 +88,27 @@ class NearStore:
         done(flights_of(grant, self._store))
 
 
+def stored_commits(commits: Sequence[CommitFrame], store: Appends) -> m.Commits | m.StoreFailed:
+    """Store the flights of a step, and return the messages with their references; or that the disk takes no more."""
+    flights = [flight for _, flight in commits if flight]
+    try:
+        refs = iter(store.append_all(flights) if flights else ())
+    except Stopped as error:
+        return m.StoreFailed(problem=str(error))
+    return m.Commits(
+        messages=tuple(
+            [msgspec.structs.replace(message, flight=next(refs)) if flight else message for message, flight in commits]
+        )
+    )
+
+
 def stored_sample(result: m.Result, tensors: bytes, picture: Callable[[], bytes], store: Puts) -> BlobRef | None:
-    """Store a rollout's tensors, or the PNG of one of the first held-out prompts; nothing else outlives its score."""
+    """Store a rollout's tensors, unless its worker has, or the PNG of one of the first held-out prompts.
+
+    Nothing else outlives its score.
+    """
+    if result.payload is not None:
+        return result.payload
     work, _, group, _ = place_of(result.request)
     name = file_of(result.request, result.attempt)
     if work is Work.ROLLOUT:

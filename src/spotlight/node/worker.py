@@ -29,11 +29,12 @@ from spotlight.compute.rollout.engine import Engine, Finished, decode_images
 from spotlight.compute.train.training_core import failure_reply
 from spotlight.compute.weights.store import NodeStore
 from spotlight.core import messages as m
-from spotlight.core.errors import RankLost, RestartNeeded, describe, exit_code_of
+from spotlight.core.errors import RankLost, RestartNeeded, Stopped, describe, exit_code_of
 from spotlight.core.events import SCHEMA
 from spotlight.core.types import WorkerId
 from spotlight.core.wire import Connection, Disconnected
 from spotlight.core.work import Activity, Policy, RequestId, Work
+from spotlight.node.blob_store import BlobStore
 from spotlight.node.crew_links import CrewLinks, problem_of
 from spotlight.node.equipment import Equip, Equipment, equip
 from spotlight.node.judge import IMAGE, PAYLOAD
@@ -42,6 +43,7 @@ from spotlight.node.loading_core import KeepOwn, LoadingCore, OfferHeld, ReadHel
 from spotlight.node.membership import Connect, CrewProblem, Follow, Membership
 from spotlight.node.neighbours import WeightCopies
 from spotlight.node.spans import SpanLog
+from spotlight.node.unloading import CommitFrame, stored_commits
 from spotlight.node.worker_core import (
     ACTIVITIES,
     ORDERED,
@@ -87,6 +89,7 @@ class Worker:
         """A message that ended a wait and is not applied yet."""
         self._last_effect = time.monotonic()
         self._sender = ThreadPoolExecutor(1, "sender")
+        self._store = BlobStore(Path(launch.home), worker) if launch.home else None
 
     def run(self) -> None:
         threading.Thread(target=self._listen, name="control", daemon=True).start()
@@ -152,8 +155,8 @@ class Worker:
     def send(self, message: m.AnyMessage, blob: bytes = b"") -> None:
         self._connection.send(m.Envelope(self._id, message), blob)
 
-    def post(self, message: m.AnyMessage, blob: bytes) -> None:
-        self._submit(self.send, message, blob)
+    def commit(self, commits: Sequence[CommitFrame]) -> None:
+        self._submit(self._commit, commits)
 
     def deliver(self, finished: Sequence[Finished]) -> None:
         self._submit(self._decode, finished)
@@ -243,21 +246,36 @@ class Worker:
                 job(*arguments)
             except Disconnected:
                 os._exit(0)
+            except Stopped as error:
+                with contextlib.suppress(Disconnected):
+                    self.send(m.StoreFailed(problem=str(error)))
             except BaseException:
                 traceback.print_exc()
                 os._exit(1)
 
         self._sender.submit(guarded)
 
+    def _commit(self, commits: Sequence[CommitFrame]) -> None:
+        if self._store is not None:
+            self.send(stored_commits(commits, self._store))
+            return
+        for message, flight in commits:
+            self.send(message, flight)
+
     def _decode(self, finished: Sequence[Finished]) -> None:
         """Decode and send finished samples; only rollouts, which are trained on, carry their tensors."""
         for sample, image in zip(finished, decode_images(self._adapter, finished), strict=True):
             tensors = {IMAGE: image}
-            if sample.request.work is Work.ROLLOUT:
-                tensors[PAYLOAD] = np.frombuffer(sample.payload.to_bytes(), dtype=np.uint8)
             message = m.Result(
                 request=sample.request.id, attempt=sample.attempt, digest=sample.weights_digest, steps=sample.steps
             )
+            if sample.request.work is Work.ROLLOUT:
+                payload = sample.payload.to_bytes()
+                if self._store is None:
+                    tensors[PAYLOAD] = np.frombuffer(payload, dtype=np.uint8)
+                else:
+                    ref = self._store.append_sample(sample.request.iteration, payload)
+                    message = msgspec.structs.replace(message, payload=ref)
             self.send(message, save(tensors))
 
     def _listen(self) -> None:

@@ -31,6 +31,7 @@ from spotlight.core.work import Activity, RequestId, Work
 from spotlight.node.loading_core import LoadEffect, LoadingCore
 from spotlight.node.membership import Connect, CrewProblem, Follow, Membership
 from spotlight.node.step_speed import StepSpeed
+from spotlight.node.unloading import CommitFrame
 
 _read_flights = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
@@ -98,8 +99,8 @@ class Links(Protocol):
 
     def send(self, message: m.AnyMessage, blob: bytes = b"") -> None: ...
 
-    def post(self, message: m.AnyMessage, blob: bytes) -> None:
-        """Send after the results of the steps before."""
+    def commit(self, commits: Sequence[CommitFrame]) -> None:
+        """Store and send after the results of the steps before."""
 
     def deliver(self, finished: Sequence[Any]) -> None:
         """Decode and send finished samples, while the next steps run."""
@@ -215,9 +216,8 @@ class WorkerCore:
 
     def _stepped(self, done: StepDone) -> None:
         self._speed.record(done.rows, self._engine.rows, self._crew.degree, done.seconds)
-        for commit in done.commits:
-            message = m.Commit(request=commit.request, attempt=commit.attempt, step=commit.step, since=commit.since)
-            self._links.post(message, commit.flight or b"")
+        if done.commits:
+            self._links.commit([(commit_of(row), row.flight or b"") for row in done.commits])
         if done.finished:
             self._links.deliver(done.finished)
         for failed in done.failed:
@@ -309,4 +309,8 @@ class WorkerCore:
         self._offered_rows = 0
         if row is not None:
             message = m.HandBack(request=request, attempt=row.attempt, step=row.step)
-            self._links.post(message, row.flight or b"")
+            self._links.commit([(message, row.flight or b"")])
+
+
+def commit_of(row: CommittedRow) -> m.Commit:
+    return m.Commit(request=row.request, attempt=row.attempt, step=row.step, since=row.since)

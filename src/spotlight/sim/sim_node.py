@@ -87,8 +87,7 @@ class SimNode:
         self.spec = spec
         self._world = world
         self._policy = policy = world.policy
-        flights = NodeFlights(world.storage, node)
-        is_far = spec.slot_class is SlotClass.SPOT and policy.is_far(node)
+        flights, is_far = NodeFlights(world.storage, node), spec.slot_class is SlotClass.SPOT and policy.is_far(node)
         self._far = SimFarStore(flights, partial(policy.store_s, node)) if is_far else None
         self._loop = asyncio.get_running_loop()
         # Constant without faults; `repeat` avoids a Python call per message.
@@ -388,6 +387,7 @@ class SimNode:
             kind=self.spec.kind or world.policy.kind(worker),
             machines=world.machines,
             never_faults=world.policy.never_faults,
+            store=NodeFlights(world.storage, self.id) if self._far is None else None,
         )
 
     def _pace(self, worker: WorkerId) -> Pace:

@@ -22,6 +22,7 @@ from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Activity, SlotClass, WeightsId
 from spotlight.node.loading_core import LoadEffect, LoadingCore, OfferHeld, ReadHeld
 from spotlight.node.membership import Connect, CrewProblem, Follow
+from spotlight.node.unloading import Appends, CommitFrame, stored_commits
 from spotlight.node.worker_core import (
     ORDERED,
     Effect,
@@ -75,6 +76,8 @@ class SimWorker:
     machines: SimMachineSettings = field(default_factory=SimMachineSettings)
     never_faults: bool = False
     """No fault ever happens, so the checks are skipped."""
+    store: Appends | None = None
+    """Where it stores its flights; None: its agent does, over the network."""
     _inbox: deque[tuple[m.AnyMessage, bytes]] = field(default_factory=deque)
     holds: SimSets = field(default_factory=SimSets)
     _spans: SimSpans = field(default_factory=SimSpans)
@@ -174,8 +177,12 @@ class SimWorker:
         self._owed.taken(arrived[0])
         return arrived
 
-    def post(self, message: m.AnyMessage, blob: bytes) -> None:
-        self.send(message, blob)
+    def commit(self, commits: Sequence[CommitFrame]) -> None:
+        if self.store is not None:
+            self.send(stored_commits(commits, self.store))
+            return
+        for message, flight in commits:
+            self.send(message, flight)
 
     def deliver(self, finished: Sequence[SimRow]) -> None:
         for row in finished:

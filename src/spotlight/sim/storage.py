@@ -75,7 +75,7 @@ class SimStorage:
             if data is not None:
                 self._released.append((ref.path, data))
 
-    def writer_gone(self, node: NodeId, needed: Callable[[], Mapping[str, int]]) -> None:
+    def writer_gone(self, writer: str, needed: Callable[[], Mapping[str, int]]) -> None:
         """Every part is a file of its own, so nothing waits for its neighbours; those left are found at a restart."""
 
     def flights(self) -> list[StoredPart]:
@@ -192,3 +192,6 @@ class NodeFlights:
 
     def append(self, data: bytes) -> BlobRef:
         return self._storage.append(data, self._node)
+
+    def append_all(self, parts: Sequence[bytes]) -> list[BlobRef]:
+        return [self.append(data) for data in parts]

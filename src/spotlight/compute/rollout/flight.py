@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from spotlight.compute.rollout.denoise import Rollout, recorded_steps
+from spotlight.compute.rollout.seal import read_place
 from spotlight.compute.rollout.sealed import SealError, Stack, sealed, unsealed, unsealed_parts
 from spotlight.compute.rollout.stored_flights import FLIGHT_SCHEMA, FlightFacts
 from spotlight.core.types import SamplerKind, Sampling
@@ -225,7 +226,7 @@ def _read(request: Request, payload: bytes | Path) -> bytes:
     if isinstance(payload, bytes):
         return payload
     try:
-        return payload.read_bytes()
+        return read_place(payload)
     except OSError as problem:
         raise SealError(
             f"the tensors of {request.id} cannot be read from {payload} ({problem}), so the file was lost; make the "

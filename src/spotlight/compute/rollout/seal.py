@@ -5,7 +5,10 @@ tests/unit/test_payloads.py flip and cut them). The seal is a CRC-32 over everyt
 tensors are made, and checked where they are used; it detects damage in between, not malice.
 """
 
+import os
+import re
 import zlib
+from pathlib import Path
 
 import msgspec
 
@@ -15,6 +18,8 @@ OPENING = b'{"__metadata__":{"seal":"'
 UNSEALED = b"00000000"
 SEAL = slice(LENGTH_BYTES + len(OPENING), LENGTH_BYTES + len(OPENING) + len(UNSEALED))
 """Position of the seal: first in the header, so that it is found without parsing the bytes it protects."""
+
+_PART = re.compile(r"(.*)@(\d+)\+(\d+)")
 
 
 class SealLabels(msgspec.Struct, frozen=True):
@@ -60,6 +65,15 @@ def checksum(data: bytes) -> str:
 def with_seal(data: bytes) -> bytes:
     """The bytes with their seal set, after a header whose place for it is blank."""
     return data[: SEAL.start] + checksum(data).encode() + data[SEAL.stop :]
+
+
+def read_place(place: Path) -> bytes:
+    """The bytes of a whole file, or of a part of one (`BlobRef.place`); raises OSError if they cannot be read."""
+    part = _PART.fullmatch(str(place))
+    if part is None:
+        return place.read_bytes()
+    with open(part[1], "rb") as file:
+        return os.pread(file.fileno(), int(part[3]), int(part[2]))
 
 
 def is_intact(data: bytes) -> bool:
