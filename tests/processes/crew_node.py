@@ -19,6 +19,7 @@ from spotlight.compute.data.worlds import world
 from spotlight.compute.models.catalogue import facts_of
 from spotlight.compute.models.config import ModelConfig
 from spotlight.compute.rewards.config import Term
+from spotlight.compute.rollout.seal import read_place
 from spotlight.compute.train.config import NftConfig, TrainConfig
 from spotlight.compute.weights import files
 from spotlight.compute.weights.store import NodeStore
@@ -225,7 +226,7 @@ class Story:
         assert not self._awaited, "the sample ended before every fault was triggered"
         (accepted,) = self.of(Accepted)
         assert not self.of(Refused)
-        payload = (self.environment.folder / accepted.payload).read_bytes()
+        payload = read_place(self.environment.folder / accepted.payload)
         return Outcome(payload, accepted, tuple(self.of(Released)), tuple(self.of(Leased)))
 
     def of(self, kind: type) -> list:
