@@ -204,6 +204,9 @@ def class_figures(market: MarketClass, races: Sequence[MarketRace], prices: Pric
         f"speedup_{kind}_extremes": extremes([race.sooner(BASELINE) for race in races], sooner_than(BASELINE)),
         f"cost_{kind}": spread(races, cheaper_by(BASELINE, price), geometric, cheaper_than(BASELINE)),
     }
+    for family in sorted({race.family for race in races}):
+        mine = [race for race in races if race.family == family]
+        figures[f"speedup_{kind} {family}"] = spread(mine, sooner_by(BASELINE), geometric, sooner_than(BASELINE))
     for rival in RIVALS:
         members = [race for race in races if rival in race.cells]
         if members:
