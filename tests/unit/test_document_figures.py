@@ -50,14 +50,12 @@ def test_every_figure_that_a_document_quotes_equals_its_result_file(document):
 
 def test_a_changed_number_in_the_headline_of_the_readme_is_found():
     readme = (ROOT / "README.md").read_text()
-    number = re.search(r"\*\*(\d+\.\d+)\*\* \([^)]*\)<!-- headline: speedup_vs_reserved_only -->", readme)
+    number = re.search(r"\*\*(\d+\.\d+)\*\* \([^)]*\)<!-- markets: speedup_full -->", readme)
     assert number is not None
     wrong = f"{float(number[1]) + 0.01:.2f}"
     changed = readme[: number.start(1)] + wrong + readme[number.end(1) :]
     (mistake,) = mistakes_in("README.md", changed, CONSTANTS["README.md"])
-    assert mistake.startswith(
-        f"README.md: quotes {wrong} as the value of headline: speedup_vs_reserved_only, which is "
-    )
+    assert mistake.startswith(f"README.md: quotes {wrong} as the value of markets: speedup_full, which is ")
     assert f"which is {number[1]} (" in mistake
 
 
