@@ -84,7 +84,7 @@ def test_stored_result_is_read_again_and_has_the_new_figures(tmp_path):
     stored = json.loads(STORED.read_text())
     runs = results.read_all(STORED)
     assert len(runs) == len(stored["runs"])
-    results.present(runs, tmp_path / "again", False, {"scenes_nft": 45})
+    results.present(runs, tmp_path / "again", False, mixed=True)
     again = json.loads((tmp_path / "again.json").read_text())
     assert {name: again["figures"][name] for name in stored["figures"]} == stored["figures"]
     assert again["figures"]["words_nft_iterations_ratio_at_0.96"]["value"] > 1
