@@ -71,7 +71,10 @@ def test_run_survives_its_starter_and_is_drained_and_resumed_from_elsewhere(tmp_
     assert [row["iteration"] for row in run.iterations()] == list(range(done + 1))
     assert run.audit().clean
     written = tensorboard_files(run.path)
-    assert [step for step, _ in written["reward/training_groups"]] == list(range(1, done + 2))
+    steps = [step for step, _ in written["reward/training_groups"]]
+    assert list(dict.fromkeys(steps)) == list(range(1, done + 2))
+    # Killed between a record and the note that it is written, the tracker writes that record again.
+    assert len(steps) - (done + 1) <= 1
     assert [step for step, _ in written["bill"]] == [done, done + 1]
     with pytest.raises(spotlight.NothingToDo, match="nothing is left to do"):
         run.resume()

@@ -63,7 +63,10 @@ class TrackerReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """The last record that the tracker has; a resumed run goes on after it."""
+    """The last record that the tracker has; a resumed run goes on after it.
+
+    It is noted after the record is written, so a kill in between repeats that record, and none is missed.
+    """
 
     seq: int = -1
 
