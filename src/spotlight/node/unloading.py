@@ -102,6 +102,17 @@ def stored_commits(commits: Sequence[CommitFrame], store: Appends) -> m.Commits 
     )
 
 
+def post_commits(
+    commits: Sequence[CommitFrame], store: Appends | None, send: Callable[[m.AnyMessage, bytes], None]
+) -> None:
+    """Send the commits of a step: stored here and in one message, or, without a store, each with its bytes."""
+    if store is not None:
+        send(stored_commits(commits, store), b"")
+        return
+    for message, flight in commits:
+        send(message, flight)
+
+
 def stored_sample(result: m.Result, tensors: bytes, picture: Callable[[], bytes], store: Puts) -> BlobRef | None:
     """Store a rollout's tensors, unless its worker has, or the PNG of one of the first held-out prompts.
 

@@ -43,7 +43,7 @@ from spotlight.node.loading_core import KeepOwn, LoadingCore, OfferHeld, ReadHel
 from spotlight.node.membership import Connect, CrewProblem, Follow, Membership
 from spotlight.node.neighbours import WeightCopies
 from spotlight.node.spans import SpanLog
-from spotlight.node.unloading import CommitFrame, stored_commits
+from spotlight.node.unloading import CommitFrame, post_commits
 from spotlight.node.worker_core import (
     ACTIVITIES,
     ORDERED,
@@ -156,7 +156,7 @@ class Worker:
         self._connection.send(m.Envelope(self._id, message), blob)
 
     def commit(self, commits: Sequence[CommitFrame]) -> None:
-        self._submit(self._commit, commits)
+        self._submit(post_commits, commits, self._store, self.send)
 
     def deliver(self, finished: Sequence[Finished]) -> None:
         self._submit(self._decode, finished)
@@ -254,13 +254,6 @@ class Worker:
                 os._exit(1)
 
         self._sender.submit(guarded)
-
-    def _commit(self, commits: Sequence[CommitFrame]) -> None:
-        if self._store is not None:
-            self.send(stored_commits(commits, self._store))
-            return
-        for message, flight in commits:
-            self.send(message, flight)
 
     def _decode(self, finished: Sequence[Finished]) -> None:
         """Decode and send finished samples; only rollouts, which are trained on, carry their tensors."""

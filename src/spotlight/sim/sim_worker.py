@@ -22,7 +22,7 @@ from spotlight.core.types import NodeId, WorkerId
 from spotlight.core.work import Activity, SlotClass, WeightsId
 from spotlight.node.loading_core import LoadEffect, LoadingCore, OfferHeld, ReadHeld
 from spotlight.node.membership import Connect, CrewProblem, Follow
-from spotlight.node.unloading import Appends, CommitFrame, stored_commits
+from spotlight.node.unloading import Appends, CommitFrame, post_commits
 from spotlight.node.worker_core import (
     ORDERED,
     Effect,
@@ -178,11 +178,7 @@ class SimWorker:
         return arrived
 
     def commit(self, commits: Sequence[CommitFrame]) -> None:
-        if self.store is not None:
-            self.send(stored_commits(commits, self.store))
-            return
-        for message, flight in commits:
-            self.send(message, flight)
+        post_commits(commits, self.store, self.send)
 
     def deliver(self, finished: Sequence[SimRow]) -> None:
         for row in finished:
