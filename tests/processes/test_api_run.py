@@ -12,7 +12,10 @@ from command_line import spotlight as spotlight_command
 from tracker_files import tensorboard_files
 
 import spotlight
+from spotlight.core import journal
+from spotlight.core.events import IterationDone
 from spotlight.presence import read_beat
+from spotlight.surface.track.tracker_process import Cursor
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 RECIPE = """
@@ -52,6 +55,8 @@ def test_run_survives_its_starter_and_is_drained_and_resumed_from_elsewhere(tmp_
     os.kill(tracker_of(beat.pid), signal.SIGKILL)
     while not run.status().problems:
         assert run.wait(0.2).state == "running"
+    noted = Cursor.read(run.path / "trackers" / "tensorboard.json").seq
+    before = steps_written(run.path)
     (problem,) = run.status().problems
     assert (problem.source, "the run goes on without it" in problem.problem) == ("tensorboard", True)
     assert (
@@ -70,14 +75,22 @@ def test_run_survives_its_starter_and_is_drained_and_resumed_from_elsewhere(tmp_
     assert run.status().state == "finished"
     assert [row["iteration"] for row in run.iterations()] == list(range(done + 1))
     assert run.audit().clean
-    written = tensorboard_files(run.path)
-    steps = [step for step, _ in written["reward/training_groups"]]
-    assert list(dict.fromkeys(steps)) == list(range(1, done + 2))
-    # Killed between a record and the note that it is written, the tracker writes that record again.
-    assert len(steps) - (done + 1) <= 1
-    assert [step for step, _ in written["bill"]] == [done, done + 1]
+    # It goes on after the last record that it had noted; one written and not noted when it was killed comes again.
+    after = [
+        record.event.iteration + 1
+        for record in journal.read(run.path / "journal", noted)
+        if isinstance(record.event, IterationDone)
+    ]
+    assert steps_written(run.path) == before + after
+    assert sorted({*before, *after}) == list(range(1, done + 2))
+    assert len(before) + len(after) - (done + 1) in (0, 1)
+    assert [step for step, _ in tensorboard_files(run.path)["bill"]] == [done, done + 1]
     with pytest.raises(spotlight.NothingToDo, match="nothing is left to do"):
         run.resume()
+
+
+def steps_written(run: Path) -> list[int]:
+    return [step for step, _ in tensorboard_files(run)["reward/training_groups"]]
 
 
 def tracker_of(controller: int) -> int:
