@@ -35,7 +35,7 @@ KIN = ("pipelined", "spotlight-fixed", "spotlight-pipelined", "reserved-explore"
 SHARES = (0.25, 0.5, 0.75, 1.0)
 PRICED = "aws-p5-h100"
 """Price row of figures without a provider in their name."""
-SWEPT_SEEDS = frozenset({0, 1, 2})
+SWEPT_SEEDS = frozenset({0, 1, 2, *range(200, 204), *range(210, 213)})
 """Seeds with which settings were chosen (benchmarks/batches/)."""
 
 

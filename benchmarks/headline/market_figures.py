@@ -5,8 +5,8 @@ A race is one task with one seed at one size on one window. Its target is the me
 stands halfway between its evaluations, and between two means the curve is a straight line. A setup that never reaches
 the target counts with all its hours and dollars, which favours it; a race in which ours does not is counted as lost.
 
-Races of one task and seed share learning curves, so tasks and seeds are the only independent units: intervals resample
-these, not races.
+Races of one task and real seed share learning curves, so these are the only independent units: intervals resample
+them, not races.
 """
 
 import math
@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.headline.cells import Cell, CellPoint
 from benchmarks.headline.market_windows import MarketClass
-from benchmarks.headline.setups import BASELINE, EXPLORING, FALLBACK, STEADY, WITHOUT_SPOT
+from benchmarks.headline.setups import BASELINE, EXPLORING, FALLBACK, STEADY, WITHOUT_SPOT, fitted_seed
 from benchmarks.lib.bootstrap import interval
 from benchmarks.lib.crossings import Spent, first_reaching_mean
 from benchmarks.lib.figures import Figure
@@ -80,8 +80,9 @@ class MarketRace(msgspec.Struct, frozen=True):
 
     @property
     def unit(self) -> tuple[str, int]:
-        """The task and seed, whose races share learning curves."""
-        return self.family, self.seed
+        """The task and real seed, whose races share learning curves: modelled seeds are drawn from real ones."""
+        is_modelled = self.cells[BASELINE].numerics == "model"
+        return self.family, fitted_seed(self.seed) if is_modelled else self.seed
 
     @property
     def name(self) -> str:
@@ -372,4 +373,6 @@ def spread(
         return middle([each for values in drawn for each in values])
 
     low, high = interval(by_unit, over)
-    return Figure(value=over(by_unit), low=low, high=high, unit=f"{unit}; interval over {len(by_unit)} tasks and seeds")
+    return Figure(
+        value=over(by_unit), low=low, high=high, unit=f"{unit}; interval over {len(by_unit)} tasks and real seeds"
+    )

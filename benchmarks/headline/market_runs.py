@@ -24,7 +24,7 @@ RACERS = (BASELINE, "reserved-explore", "on-demand-explore", "spot-no-explore")
 """Setups of every race beside ours; those without spot machines are shared by all markets."""
 INLINE = "explore-inline"
 """Runs with steady capacity only, for the factors behind the gain."""
-HELPED = (MarketClass.NONE, MarketClass.SCARCE)
+HELPED = (MarketClass.NONE, MarketClass.SCARCE, MarketClass.PARTIAL)
 """Classes that are run again with stand-ins."""
 
 
@@ -72,7 +72,7 @@ def split(args: Namespace, family: str, seed: int, wanted: Sequence[tuple[str, s
 
 
 def fallback_tasks(args: Namespace, traces: Sequence[str], found: Sequence[Cell]) -> list[Namespace]:
-    """Ours with stand-ins, in the races that held hardly any spot slots without."""
+    """Ours with stand-ins, in the races that lacked spot slots without."""
     by_name = {stem(trace): trace for trace in traces}
     tasks: list[Namespace] = []
     field = [race for race in market_races(found, args.ours) if race.trace in by_name and race.market in HELPED]
@@ -80,7 +80,7 @@ def fallback_tasks(args: Namespace, traces: Sequence[str], found: Sequence[Cell]
         wanted = [
             (race.profile, by_name[race.trace], f"{args.ours}{FALLBACK}")
             for race in field
-            if race.unit == (family, seed)
+            if (race.family, race.seed) == (family, seed)
         ]
         tasks += split(args, family, seed, wanted)
     return tasks

@@ -97,14 +97,14 @@ def contest_of(args: Namespace, profile: str, trace: str, setup: str, seed: int)
             profile=Profile.load(profile), prices=PriceTable.load(None), trace=None if trace == STEADY else name
         ),
         kind=NumericsKind(args.numerics),
-        learning=learning_of(args, setup),
+        learning=learning_of(args, setup, seed),
         folder=args.out / "runs" / cell_name(args.family, profile, trace, setup, seed),
     )
 
 
-def learning_of(args: Namespace, setup: str) -> str | None:
+def learning_of(args: Namespace, setup: str, seed: int) -> str | None:
     """The fit of modelled numbers; None with real ones, and the recipe's own with batches that no fit is of."""
-    return str(fit_of(args.family, setup)) if args.numerics == "model" and not args.same_batches else None
+    return str(fit_of(args.family, setup, seed)) if args.numerics == "model" and not args.same_batches else None
 
 
 def is_spot(override: str) -> bool:
