@@ -2,8 +2,9 @@
 
 A race is one task with one seed at one size on one window. Its target is the mean of the last two evaluations of
 `reserved-only`. A setup reaches it when the mean of two consecutive evaluations first does, on both sides: such a mean
-stands halfway between its evaluations, and between two means the curve is a straight line. A setup that never reaches
-the target counts with all its hours and dollars, which favours it; a race in which ours does not is counted as lost.
+stands halfway between its evaluations, and between two means the curve is a straight line. A rival that never reaches
+the target counts with all its hours and dollars, which favours it. A race in which ours does not is lost, and its gain
+is 1 at most: nothing tells when ours would have reached it.
 
 Races of one task and real seed share learning curves, so these are the only independent units: intervals resample
 them, not races.
@@ -64,6 +65,11 @@ def _crossing(spent: Spent, came: bool) -> Crossing:
     return Crossing(iterations, hours, reserved_hours, spot_hours, came)
 
 
+def _at_most_even(mine: Crossing, gain: float) -> float:
+    """The gain of ours: none if it ended without the score, however soon."""
+    return gain if mine.came else min(gain, 1.0)
+
+
 def _spent(point: CellPoint) -> Spent:
     return np.array([point.iteration, point.hours, point.reserved_hours, point.spot_hours])
 
@@ -106,10 +112,12 @@ class MarketRace(msgspec.Struct, frozen=True):
         return MarketClass.of(self.slots)
 
     def sooner(self, rival: str, ours: str | None = None) -> float:
-        return self.took(rival).hours / self.took(ours or self.ours).hours
+        mine, other = self.took(ours or self.ours), self.took(rival)
+        return _at_most_even(mine, other.hours / mine.hours)
 
     def cheaper(self, rival: str, price: Price, ours: str | None = None) -> float:
-        return self.took(rival).dollars(price) / self.took(ours or self.ours).dollars(price)
+        mine, other = self.took(ours or self.ours), self.took(rival)
+        return _at_most_even(mine, other.dollars(price) / mine.dollars(price))
 
     @property
     def is_lost(self) -> bool:

@@ -54,7 +54,7 @@ TASKS = {
         common=("iterations=80", *COMMON),
         exploring=("iterations=35", *PREVIEWS, "explore.seeds=24", "explore.steps=3"),
         batches=(
-            *("iterations=50", "rollout.prompts=10", "algorithm.timesteps_per_sample=4", "train.ema_decay=0.95"),
+            *("iterations=120", "rollout.prompts=10", "algorithm.timesteps_per_sample=4", "train.ema_decay=0.95"),
             *("explore.seeds=16", "explore.steps=6", "explore.candidates=2", "explore.scouts=4"),
             *("explore.precision=fp8", "eval.every=10"),
         ),
@@ -64,7 +64,7 @@ TASKS = {
         common=("iterations=80", "model.compile=false", *LESS_LAG, *COMMON),
         exploring=("iterations=50", *PREVIEWS, "explore.seeds=24", "explore.steps=4"),
         batches=(
-            *("iterations=60", "rollout.prompts=16", "algorithm.timesteps_per_sample=4", "algorithm.kl_weight=0"),
+            *("iterations=120", "rollout.prompts=16", "algorithm.timesteps_per_sample=4", "algorithm.kl_weight=0"),
             *("train.lr=5e-5", "train.ema_decay=0.99", "explore.seeds=24", "explore.steps=5"),
             *("explore.precision=fp8", "eval.every=10"),
         ),
