@@ -67,11 +67,12 @@ def scores_of(real: RealCurves, family: str, setup: str, changed: list[str]) -> 
     curves: dict[int, RealCurve] = {seed: real.of[family, setup, seed] for seed in FITTED}
     iterations = np.array([at for at, _ in curves[FITTED[0]].scores], dtype=float)
     by_seed = {seed: np.array([score for _, score in curve.scores]) for seed, curve in curves.items()}
-    return Scores(iterations, iterations if setup == BASELINE else simulated_progress(family, changed), by_seed)
+    progress = iterations if setup == BASELINE else simulated_progress(family, changed, iterations)
+    return Scores(iterations, progress, by_seed)
 
 
-def simulated_progress(family: str, changed: list[str]) -> Floats:
-    """Progress at every evaluation of ours, from the scores of a simulation whose curve is a plain exponential."""
+def simulated_progress(family: str, changed: list[str], iterations: Floats) -> Floats:
+    """Progress of ours after these iterations, from the scores of a simulation whose curve is a plain exponential."""
     plain = LearningModel.load(f"{family}-nft")
     with tempfile.TemporaryDirectory() as folder:
         args = Namespace(
@@ -81,7 +82,7 @@ def simulated_progress(family: str, changed: list[str]) -> Floats:
         numerics = ModelNumerics(plain, 0, contest.config(OURS, 0).rollout.steps)
         run_cell(args, contest, PROFILES[0], STEADY, OURS, 0, numerics)
         found = cells.read(args.out / f"{cell_name(family, PROFILES[0], STEADY, OURS, 0)}.json")
-    gaps = np.array([plain.limit - point.score for point in found.points])
+    gaps = np.array([plain.limit - point.score for point in found.points if point.iteration in iterations])
     return np.asarray(-np.log(gaps / gaps[0]) / plain.rate)
 
 

@@ -4,6 +4,7 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks.headline import market_figures as results
@@ -20,7 +21,7 @@ from benchmarks.headline.market_windows import (
     listed,
 )
 from benchmarks.headline.run import contest_of, run_cells
-from benchmarks.headline.setups import STEADY
+from benchmarks.headline.setups import FITTED, STEADY
 from benchmarks.lib import merge
 from spotlight.core.errors import InputError
 
@@ -221,7 +222,18 @@ def test_race_is_classed_by_the_slots_held_until_its_score_and_lost_if_later_or_
     assert (later.market, later.is_lost) == (MarketClass.NONE, True)
     cells = race(1.0)
     never = [*cells[:-1], cell(OURS, 1.0, "a@1", spot=8.0, points=points([0.0, 0.1, 0.2, 0.3], 1.0, 8.0))]
-    assert market_races(never, OURS)[0].is_lost
+    (early,) = market_races(never, OURS)
+    assert (early.is_lost, early.sooner("reserved-only")) == (True, 1.0), "an end without the score gains nothing"
+
+
+def test_modelled_seeds_of_one_real_seed_are_one_repeat():
+    def units(numerics: str) -> set[tuple[str, int]]:
+        seeds = (FITTED[0], FITTED[0] + len(FITTED), FITTED[1])
+        cells = [msgspec.structs.replace(each, numerics=numerics, seed=seed) for seed in seeds for each in race(1.0)]
+        return {each.unit for each in market_races(cells, OURS)}
+
+    assert units("model") == {("scenes", FITTED[0]), ("scenes", FITTED[1])}
+    assert len(units("real")) == 3
 
 
 def test_figures_by_class_have_intervals_over_seeds_not_races():
