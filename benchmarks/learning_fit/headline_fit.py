@@ -59,7 +59,14 @@ def fit_headline(path: Path, settings: Sequence[tuple[str, ...]] = ()) -> dict[s
         }
         for (setup, seed), model in models.items():
             fit_of(family, setup, seed).write_bytes(msgspec.json.format(msgspec.json.encode(model), indent=1) + b"\n")
-        figures |= errors_of(family, models, scores)
+        others = {
+            (setup, seed): fitted(
+                family, setup, scores[setup], [each for each in FITTED if each != seed], noise, real.origin
+            )
+            for setup in scores
+            for seed in FITTED
+        }
+        figures |= errors_of(family, models, scores) | held_out_errors(family, others, scores)
     return figures
 
 
@@ -156,6 +163,26 @@ def errors_of(
     )
     figures[f"{name}_model_error"] = Figure.single(ratio / real - 1, "of the real ratio")
     return figures
+
+
+def held_out_errors(
+    family: str, others: dict[tuple[str, int], LearningModel], scores: dict[str, Scores]
+) -> dict[str, Figure]:
+    """Errors of races of a seed that are drawn from a fit of the other seeds."""
+    found = []
+    for seed in FITTED:
+        real = fewer(scores, {setup: each.by_seed[seed] for setup, each in scores.items()})
+        models = {setup: others[setup, seed] for setup in scores}
+        found.append(geometric([fewer(scores, noisy(models, scores, draw)) for draw in range(DRAWS)]) / real)
+    name = f"headline_{family.replace('-', '_')}_model_error_held_out"
+    return {
+        name: Figure(
+            value=geometric(found) - 1,
+            low=min(found) - 1,
+            high=max(found) - 1,
+            unit=f"of the real ratio, each of {len(FITTED)} seeds from a fit of the others; least and most",
+        )
+    }
 
 
 def modelled(model: LearningModel, scores: Scores) -> Floats:
