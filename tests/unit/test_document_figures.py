@@ -35,7 +35,10 @@ CONSTANTS = {
     "docs/results/overlap.md": {"2.1", "95"},
     # Scores fixed beforehand.
     "docs/results/exploration.md": {"95", "0.90", "0.96", "0.98", "0.55", "0.60", "0.65", "1.2"},
-    "docs/results/markets.md": {"95", "0.1", "0.55", "0.60", "0.65", "0.90", "0.96", "4.5", "3.5", "0.97", "3", "1.4", "0.648", "0.665"},
+    "docs/results/markets.md": {
+        *("95", "0.1", "0.55", "0.60", "0.65", "0.90", "0.96", "4.5", "3.5", "0.97", "3", "1.4"),
+        *("0.648", "0.665"),
+    },
     "docs/results/time_and_money.md": {"25", "50", "75", "4", "1.4", "6.4", "0.683", "0.674", "0.99", "1.2"},
 }
 """Numbers that are no results: conditions, goals, sizes, and measurements that no file has, as the page states."""
