@@ -24,7 +24,9 @@ With `--curves` only the clocks are simulated, in `--jobs` processes, and scores
 folder of cells with real numbers (`real_curves.py`). So other profiles need no real numbers again.
 
 With `--markets` every task runs on windows of the traces of a folder (`market_windows.py` has the rule of `--draw`), in
-`--jobs` processes. `--by-market` reports such cells by the spot slots that a race held (`market_figures.py`).
+`--jobs` processes. `--by-market` reports such cells by the spot slots that a race held (`market_figures.py`), and with
+`--curves` checks the modelled scores against real ones of the same seeds, which setups with fixed plans have on all
+machines.
 """
 
 import argparse
@@ -49,7 +51,9 @@ def arguments() -> argparse.Namespace:
     flags.add_argument("--same-batches", action="store_true", help="setups that explore learn in the others' batches")
     flags.add_argument("--set", dest="overrides", nargs="*", default=[], metavar="SECTION.KEY=VALUE")
     flags.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="join cells instead of running")
-    flags.add_argument("--curves", type=Path, metavar="PATH", help="take scores from this result, or folder of cells")
+    flags.add_argument(
+        "--curves", type=Path, nargs="+", metavar="PATH", help="take scores of results or folders of cells"
+    )
     flags.add_argument("--ours", choices=EXPLORING, default="spotlight-fixed", help="the setup that others compare to")
     flags.add_argument("--numbers", default="", help="with --merge: where remembered numbers had been computed")
     markets = flags.add_argument_group("races over many markets")
@@ -73,8 +77,9 @@ def main() -> None:
     args = arguments()
     if args.by_market:
         from benchmarks.headline.market_runs import present
+        from benchmarks.headline.real_curves import checked_cells
 
-        present(args.merge or [args.out], args.check, args)
+        present(args.merge or [args.out], checked_cells(args), args)
         return
     if args.merge:
         from benchmarks.headline.real_curves import present_merged

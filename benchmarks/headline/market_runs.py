@@ -90,10 +90,10 @@ def read_cells(folder: Path) -> list[Cell]:
     return [cells.read(path) for path in sorted(folder.glob("*.json"))]
 
 
-def present(paths: Sequence[Path], check: Path | None, args: Namespace) -> None:
-    """Print and write the figures of these cells, and the cells with slot-hours of every evaluation."""
+def present(paths: Sequence[Path], checked: Sequence[Cell], args: Namespace) -> None:
+    """Print and write the figures of these cells and of those with real numbers, and the cells with slot-hours of every
+    evaluation."""
     found = [cell for path in paths for cell in (read_cells(path) if path.is_dir() else [cells.read(path)])]
-    checked = read_cells(check) if check else []
     seeds = sorted({cell.seed for cell in found})
     summary = summary_of(
         args.out.stem,

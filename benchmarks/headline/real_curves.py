@@ -1,10 +1,11 @@
-"""Clocks of simulations joined with real scores that were computed before.
+"""Clocks of simulations joined with real scores that were computed before, for all machines or by market.
 
 A setup whose plan is fixed and awaited learns the same on all machines, so new profiles change its hours and not its
 scores. `run_clocks` simulates the hours with modelled numbers. `joined` replaces the modelled scores of an iteration by
 the real ones of the same task and seed: those of `reserved-only` for setups that do not explore, those of ours for
 setups that do. The modelled scores show whether that is right: they depend on every preview and rollout, so a setup
-whose modelled scores differ from those of `reserved-only` or ours learns otherwise and is left out.
+whose modelled scores differ from those of `reserved-only` or ours learns otherwise and is left out. A real curve that
+ends before its clock ends the run there.
 """
 
 import json
@@ -13,7 +14,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -40,6 +41,10 @@ class RealCurve(NamedTuple):
     scores: tuple[tuple[int, float], ...]
     """By iteration."""
     previews: int
+
+
+_Named: TypeAlias = tuple[str, str, int, RealCurve]
+"""Family, setup, seed and their curve."""
 
 
 class RealCurves(NamedTuple):
@@ -71,24 +76,53 @@ def present_merged(args: Namespace) -> None:
     figures.present(found, args.ours, args.out, args.json, **facts)
 
 
+def checked_cells(args: Namespace) -> list[Cell]:
+    """Cells of races with real numbers: those of `--check`, and clocks of modelled races with scores of `--curves`."""
+    found = read_cells(args.check) if args.check else []
+    if not args.curves:
+        return found
+    real = read_curves(args.curves)
+    clocks = [cell for path in args.merge or [args.out] for cell in read_cells(path)]
+    known = {(family, seed) for family, _, seed in real.of}
+    shared = [cell for cell in clocks if cell.setup not in EXPLORING]
+    ours = [cell for cell in clocks if cell.setup in EXPLORING and (cell.family, cell.seed) in known]
+    return [*found, *joined([*shared, *ours], real, args.ours)[0]]
+
+
 # -- real scores -------------------------------------------------------------------------------------------------------
 
 
-def read_curves(path: Path) -> RealCurves:
-    """Curves of a result of this benchmark, or of a folder of cells with real numbers."""
-    if path.is_dir():
-        real = [cell for cell in read_cells(path) if cell.numerics == "real"]
-        named = [(cell.family, cell.setup, cell.seed, _curve(cell)) for cell in real]
-        return RealCurves("; ".join(sorted({f"{cell.commit} on {cell.hardware}" for cell in real})), _unique(named))
+def read_curves(paths: Sequence[Path]) -> RealCurves:
+    """Curves of results of this benchmark, and of folders of cells with real numbers."""
+    origins: list[str] = []
+    named: list[_Named] = []
+    for path in paths:
+        origin, found = _curves_of_folder(path) if path.is_dir() else _curves_of_result(path)
+        origins.append(origin)
+        named += found
+    return RealCurves("; ".join(dict.fromkeys(filter(None, origins))), _unique(named))
+
+
+def _curves_of_folder(folder: Path) -> tuple[str, list[_Named]]:
+    real = [cell for cell in read_cells(folder) if cell.numerics == "real"]
+    return _origin(real), [(cell.family, cell.setup, cell.seed, _curve(cell)) for cell in real]
+
+
+def _origin(found: Iterable[Cell]) -> str:
+    return "; ".join(sorted({f"{cell.commit} on {cell.hardware}" for cell in found}))
+
+
+def _curves_of_result(path: Path) -> tuple[str, list[_Named]]:
     try:
         result = json.loads(path.read_text())
-        named = [(cell["family"], cell["setup"], cell["seed"], _stored(cell)) for cell in result["cells"]]
+        real = [cell for cell in result["cells"] if cell.get("numerics", "real") == "real"]
+        named = [(cell["family"], cell["setup"], cell["seed"], _stored(cell)) for cell in real]
         origin = result.get("scores") or "; ".join(filter(None, (*result["computed"], result["remembered"])))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{path} has no curves of benchmarks.headline ({error!r}); pass a result of it, or a folder of its cells."
         ) from error
-    return RealCurves(origin, _unique(named))
+    return origin, named
 
 
 def _curve(cell: Cell) -> RealCurve:
@@ -96,10 +130,12 @@ def _curve(cell: Cell) -> RealCurve:
 
 
 def _stored(cell: Mapping[str, Any]) -> RealCurve:
-    return RealCurve(tuple((iteration, score) for iteration, _, score in cell["curve"]), cell["previews"])
+    """The curve of a stored cell, whose points by market are text."""
+    points = cell["curve"] if "curve" in cell else [line.split(",") for line in cell["points"]]
+    return RealCurve(tuple((int(point[0]), float(point[-1])) for point in points), cell["previews"])
 
 
-def _unique(named: Iterable[tuple[str, str, int, RealCurve]]) -> dict[tuple[str, str, int], RealCurve]:
+def _unique(named: Iterable[_Named]) -> dict[tuple[str, str, int], RealCurve]:
     found: dict[tuple[str, str, int], RealCurve] = {}
     for family, setup, seed, curve in named:
         if found.setdefault((family, setup, seed), curve) != curve:
@@ -162,11 +198,18 @@ def _with_scores(clock: Cell, real: RealCurves, like: str, seed: int) -> Cell:
     curve = real.of.get((clock.family, like, seed))
     if curve is None:
         raise InputError(f"there is no real curve of {like} in {clock.family} with seed {seed}; leave that seed out.")
-    scores = dict(curve.scores)
-    if list(scores) != [point.iteration for point in clock.points] or curve.previews != clock.previews:
+    points = clock.points[: len(curve.scores)]
+    is_whole = len(points) == len(clock.points)
+    if [at for at, _ in curve.scores] != [point.iteration for point in points] or (
+        is_whole and curve.previews != clock.previews
+    ):
         raise InputError(
             f"{clock.name} has {len(clock.points)} evaluations and {clock.previews} previews but the real curve of "
-            f"{like} has {len(scores)} and {curve.previews}, so the settings differ; run it with --numerics real."
+            f"{like} has {len(curve.scores)} and {curve.previews}, so the settings differ; run it with --numerics real."
         )
-    points = tuple(msgspec.structs.replace(point, score=scores[point.iteration]) for point in clock.points)
-    return msgspec.structs.replace(clock, seed=seed, points=points, numerics="real")
+    scored = tuple(
+        msgspec.structs.replace(point, score=score) for point, (_, score) in zip(points, curve.scores, strict=True)
+    )
+    return msgspec.structs.replace(
+        clock, seed=seed, points=scored, previews=curve.previews, iterations=points[-1].iteration, numerics="real"
+    )

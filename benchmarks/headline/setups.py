@@ -37,7 +37,11 @@ FALLBACK = "-fallback"
 FALLBACK_SETTINGS = ("market.fallback_s=300",)
 MARKET = ("market.notice_s=30", "market.boot_s=120")
 """GCP's notice and a boot of two minutes, which traces of counts do not have."""
-COMMON = ("rollout.group_size=4", "algorithm.timesteps_per_sample=2", "eval.every=5", "output.checkpoint_every=20")
+COMMON = (
+    *("rollout.group_size=4", "algorithm.timesteps_per_sample=2", "eval.every=5", "output.checkpoint_every=20"),
+    "pipeline.gap=true",
+)
+"""GAP changes no score: it shortens the iterations of setups in which other slots roll out than those that train."""
 PREVIEWS = ("explore.solver=ode2", "explore.audit_share=0.005")
 """A fixed plan needs no audits; a few show how well its previews rank."""
 LESS_LAG = (

@@ -1,7 +1,7 @@
 """Fits of learning curves, for simulations: from result files and from measurements of the base models.
 
     python -m benchmarks.learning_fit [--measure] [--measure-ranks scenes] [--out docs/results/learning_fit]
-    python -m benchmarks.learning_fit --curves docs/results/headline.json --set scenes:explore.seeds=24 ...
+    python -m benchmarks.learning_fit --curves docs/results/markets.json runs/curves
 
 A fit is one file of `assets/learning` (its model: `spotlight.sim.learning`):
 
@@ -34,7 +34,7 @@ def main() -> None:
     flags.add_argument("--measure", action="store_true", help="measure the base models again; a few minutes")
     flags.add_argument("--measure-ranks", nargs="+", default=[], metavar="FAMILY", help="of other previews; minutes")
     flags.add_argument("--device", default="cpu", help="of --measure-ranks")
-    flags.add_argument("--curves", type=Path, default=Path("docs/results/headline.json"), metavar="PATH")
+    flags.add_argument("--curves", type=Path, nargs="+", default=[Path("docs/results/markets.json")], metavar="PATH")
     flags.add_argument("--set", dest="overrides", nargs="+", default=[], metavar="FAMILY:SECTION.KEY=VALUE")
     args = flags.parse_args()
     from msgspec.structs import replace

@@ -16,13 +16,14 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.headline import cells
-from benchmarks.headline.real_curves import RealCurve, RealCurves, read_curves
+from benchmarks.headline.real_curves import RealCurves, read_curves
 from benchmarks.headline.run import cell_name, contest_of, run_cell
 from benchmarks.headline.setups import BASELINE, FITTED, PROFILES, STEADY, TASKS, fit_of
 from benchmarks.lib.crossings import first_reaching_mean
@@ -37,23 +38,27 @@ DRAWS = 200
 """Modelled races of each seed behind a ratio."""
 
 
-class Scores(msgspec.Struct, frozen=True):
-    """Held-out points of one setup: iterations, progress after them, and scores by seed."""
+class Curve(NamedTuple):
+    """Held-out points of one seed: iterations, progress after them, and scores."""
 
     iterations: Floats
     progress: Floats
-    by_seed: dict[int, Floats]
+    scores: Floats
 
 
-def fit_headline(path: Path, settings: Sequence[tuple[str, ...]] = ()) -> dict[str, Figure]:
+Scores: TypeAlias = dict[str, dict[int, Curve]]
+"""Curves by setup and seed."""
+
+
+def fit_headline(paths: Sequence[Path], settings: Sequence[tuple[str, ...]] = ()) -> dict[str, Figure]:
     """Write the fits of all tasks; return their errors. `settings` are (family, override) in which curves differ."""
-    real, figures = read_curves(path), dict[str, Figure]()
+    real, figures = read_curves(paths), dict[str, Figure]()
     for family in sorted(TASKS):
         changed = [override for name, override in settings if name == family]
-        scores = {setup: scores_of(real, family, setup, changed) for setup in (BASELINE, OURS)}
-        noise = noise_of([scores[BASELINE].by_seed[seed] for seed in FITTED])
+        scores = {setup: curves_of(real, family, setup, changed) for setup in (BASELINE, OURS)}
+        noise = noise_of([curve.scores for curve in scores[BASELINE].values()])
         models = {
-            (setup, seed): fitted(family, setup, scores[setup], (seed,) if seed else FITTED, noise, real.origin)
+            (setup, seed): fitted(Fit(family, setup, (seed,) if seed else FITTED, noise, real.origin), scores)
             for setup in scores
             for seed in (None, *FITTED)
         }
@@ -61,7 +66,7 @@ def fit_headline(path: Path, settings: Sequence[tuple[str, ...]] = ()) -> dict[s
             fit_of(family, setup, seed).write_bytes(msgspec.json.format(msgspec.json.encode(model), indent=1) + b"\n")
         others = {
             (setup, seed): fitted(
-                family, setup, scores[setup], [each for each in FITTED if each != seed], noise, real.origin
+                Fit(family, setup, [each for each in FITTED if each != seed], noise, real.origin), scores
             )
             for setup in scores
             for seed in FITTED
@@ -70,12 +75,13 @@ def fit_headline(path: Path, settings: Sequence[tuple[str, ...]] = ()) -> dict[s
     return figures
 
 
-def scores_of(real: RealCurves, family: str, setup: str, changed: list[str]) -> Scores:
-    curves: dict[int, RealCurve] = {seed: real.of[family, setup, seed] for seed in FITTED}
-    iterations = np.array([at for at, _ in curves[FITTED[0]].scores], dtype=float)
-    by_seed = {seed: np.array([score for _, score in curve.scores]) for seed, curve in curves.items()}
-    progress = iterations if setup == BASELINE else simulated_progress(family, changed, iterations)
-    return Scores(iterations, progress, by_seed)
+def curves_of(real: RealCurves, family: str, setup: str, changed: list[str]) -> dict[int, Curve]:
+    points = {seed: np.array(real.of[family, setup, seed].scores).T for seed in FITTED}
+    longest = max((iterations for iterations, _ in points.values()), key=len)
+    progress = longest if setup == BASELINE else simulated_progress(family, changed, longest)
+    return {
+        seed: Curve(iterations, progress[: len(iterations)], scores) for seed, (iterations, scores) in points.items()
+    }
 
 
 def simulated_progress(family: str, changed: list[str], iterations: Floats) -> Floats:
@@ -99,20 +105,33 @@ def noise_of(curves: Sequence[Floats]) -> float:
     return float(np.sqrt(np.mean(np.square(bends)) / 6))
 
 
-def fitted(family: str, setup: str, scores: Scores, seeds: Sequence[int], noise: float, origin: str) -> LearningModel:
-    own = LearningModel.load(f"{family}-nft")
-    rewards = np.concatenate([scores.by_seed[seed] for seed in seeds])
-    base, limit, rate, lag = fit_lagging(np.tile(scores.progress, len(seeds)), rewards)
+class Fit(NamedTuple):
+    """The curves that a model is fitted to."""
+
+    family: str
+    setup: str
+    seeds: Sequence[int]
+    noise: float
+    origin: str
+
+
+def fitted(fit: Fit, scores: Scores) -> LearningModel:
+    own = LearningModel.load(f"{fit.family}-nft")
+    curves = [scores[fit.setup][seed] for seed in fit.seeds]
+    base, limit, rate, lag = fit_lagging(
+        np.concatenate([curve.progress for curve in curves]), np.concatenate([curve.scores for curve in curves])
+    )
+    kind = "plain" if fit.setup == BASELINE else "exploring"
     return msgspec.structs.replace(
         own,
-        name=f"{family} {'plain' if setup == BASELINE else 'exploring'}, headline, {', '.join(map(str, seeds))}",
+        name=f"{fit.family} {kind}, headline, {', '.join(map(str, fit.seeds))}",
         source=(
-            f"base, limit, rate, lag: {setup} with these seeds; noise: that of all seeds; in the settings of "
-            f"benchmarks.headline, computed at {origin}. prompt_std, seed_std, fidelity: those of "
+            f"base, limit, rate, lag: {fit.setup} with these seeds; noise: that of all seeds; in the settings of "
+            f"benchmarks.headline, computed at {fit.origin}. prompt_std, seed_std, fidelity: those of "
             f"{own.name}."
         ),
         **{"base": round(base, 4), "limit": round(limit, 4), "rate": round(rate, 5)},
-        **{"lag": round(lag, 2), "noise": round(noise, 4)},
+        **{"lag": round(lag, 2), "noise": round(fit.noise, 4)},
     )
 
 
@@ -133,25 +152,23 @@ def fit_lagging(progress: Floats, rewards: Floats) -> tuple[float, float, float,
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
-def errors_of(
-    family: str, models: dict[tuple[str, int | None], LearningModel], scores: dict[str, Scores]
-) -> dict[str, Figure]:
+def errors_of(family: str, models: dict[tuple[str, int | None], LearningModel], scores: Scores) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
     name = f"headline_{family.replace('-', '_')}"
-    for setup in scores:
+    for setup, curves in scores.items():
         kind = "plain" if setup == BASELINE else "exploring"
         for part in ("one", "all"):
             off = [
-                modelled(models[setup, seed if part == "one" else None], scores[setup]) - scores[setup].by_seed[seed]
-                for seed in FITTED
+                modelled(models[setup, seed if part == "one" else None], curve) - curve.scores
+                for seed, curve in curves.items()
             ]
             figures[f"{name}_{kind}_residual_{part}"] = Figure.single(
-                float(np.sqrt(np.mean(np.square(off)))),
+                float(np.sqrt(np.mean(np.square(np.concatenate(off))))),
                 f"reward, root mean square, fit of {part} of {len(FITTED)} seeds",
             )
-    races = [fewer(scores, {setup: each.by_seed[seed] for setup, each in scores.items()}) for seed in FITTED]
+    races = [fewer(real_race(scores, seed)) for seed in FITTED]
     drawn = [
-        fewer(scores, noisy({setup: models[setup, seed] for setup in scores}, scores, draw))
+        fewer(noisy({setup: models[setup, seed] for setup in scores}, real_race(scores, seed), draw))
         for draw in range(DRAWS)
         for seed in FITTED
     ]
@@ -165,15 +182,13 @@ def errors_of(
     return figures
 
 
-def held_out_errors(
-    family: str, others: dict[tuple[str, int], LearningModel], scores: dict[str, Scores]
-) -> dict[str, Figure]:
+def held_out_errors(family: str, others: dict[tuple[str, int], LearningModel], scores: Scores) -> dict[str, Figure]:
     """Errors of races of a seed that are drawn from a fit of the other seeds."""
     found = []
     for seed in FITTED:
-        real = fewer(scores, {setup: each.by_seed[seed] for setup, each in scores.items()})
+        race = real_race(scores, seed)
         models = {setup: others[setup, seed] for setup in scores}
-        found.append(geometric([fewer(scores, noisy(models, scores, draw)) for draw in range(DRAWS)]) / real)
+        found.append(geometric([fewer(noisy(models, race, draw)) for draw in range(DRAWS)]) / fewer(race))
     name = f"headline_{family.replace('-', '_')}_model_error_held_out"
     return {
         name: Figure(
@@ -185,26 +200,31 @@ def held_out_errors(
     }
 
 
-def modelled(model: LearningModel, scores: Scores) -> Floats:
-    return np.array([model.mean(progress) for progress in scores.progress])
+def real_race(scores: Scores, seed: int) -> dict[str, Curve]:
+    return {setup: curves[seed] for setup, curves in scores.items()}
 
 
-def noisy(models: dict[str, LearningModel], scores: dict[str, Scores], draw: int) -> dict[str, Floats]:
+def modelled(model: LearningModel, curve: Curve) -> Floats:
+    return np.array([model.mean(progress) for progress in curve.progress])
+
+
+def noisy(models: dict[str, LearningModel], race: dict[str, Curve], draw: int) -> dict[str, Curve]:
     generator = np.random.default_rng(draw)
     found = {}
     for setup, model in models.items():
-        curve = modelled(model, scores[setup])
-        found[setup] = curve + model.noise * generator.normal(size=len(curve)) * (scores[setup].iterations > 0)
+        curve = race[setup]
+        noise = model.noise * generator.normal(size=len(curve.scores)) * (curve.iterations > 0)
+        found[setup] = curve._replace(scores=modelled(model, curve) + noise)
     return found
 
 
-def fewer(scores: dict[str, Scores], race: dict[str, Floats]) -> float:
+def fewer(race: dict[str, Curve]) -> float:
     """Times fewer iterations of ours; a run that never reaches the score counts with all its iterations."""
-    target = float(race[BASELINE][-2:].mean())
+    target = float(race[BASELINE].scores[-2:].mean())
     took = {}
     for setup, curve in race.items():
-        spent = [np.array([at]) for at in scores[setup].iterations]
-        at = first_reaching_mean(list(curve), spent, target)
+        spent = [np.array([at]) for at in curve.iterations]
+        at = first_reaching_mean(list(curve.scores), spent, target)
         took[setup] = float((spent[-1] if at is None else at)[0])
     return took[BASELINE] / took[OURS]
 

@@ -48,10 +48,10 @@ class SpeedBlind(Scheduler):
         super().__init__(*arguments)
         self._mean_speed = mean_speed
 
-    def pull(self, worker: WorkerId, pull: Pull, now: float, late_s: float = 0.0) -> None:
+    def pull(self, worker: WorkerId, pull: Pull, now: float, late_s: float = 0.0, previews: bool = True) -> None:
         if pull.row_steps_per_s is not None:
             pull = msgspec.structs.replace(pull, row_steps_per_s=self._mean_speed)
-        super().pull(worker, pull, now, late_s)
+        super().pull(worker, pull, now, late_s, previews)
 
 
 class EvenSplit(SpeedBlind):
@@ -74,7 +74,7 @@ class EvenSplit(SpeedBlind):
         for worker in idle:
             self._pass_on(worker)
 
-    def pull(self, worker: WorkerId, pull: Pull, now: float, late_s: float = 0.0) -> None:
+    def pull(self, worker: WorkerId, pull: Pull, now: float, late_s: float = 0.0, previews: bool = True) -> None:
         self._offers[worker], self._now = pull, now
         self._pass_on(worker)
 

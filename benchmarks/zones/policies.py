@@ -65,11 +65,11 @@ class Preferring(Scheduler, ABC):
             self.joined.setdefault(worker, now)
         super().join(worker, slot_class, rows, now)
 
-    def pull(self, worker: WorkerId, pull: Pull, now: float, late_s: float = 0.0) -> None:
+    def pull(self, worker: WorkerId, pull: Pull, now: float, late_s: float = 0.0, previews: bool = True) -> None:
         if pull.row_steps_per_s is not None and worker in self.joined:
             speed = pull.row_steps_per_s * self.preference(worker, now)
             pull = msgspec.structs.replace(pull, row_steps_per_s=speed)
-        super().pull(worker, pull, now, late_s)
+        super().pull(worker, pull, now, late_s, previews)
 
     def lose(self, worker: WorkerId, reason: ReleaseReason, now: float) -> list[RequestId]:
         self.joined.pop(worker, None)

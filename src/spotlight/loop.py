@@ -66,6 +66,8 @@ class Loop:
         async with self.training.beside(iteration):
             self.rollouts.issue(iteration, self.state.selected.get(iteration))
             self.ahead.begin(iteration + 1)
+            await self.rollouts.taken(iteration)
+            self.explorer.begin_early(iteration + 1)
             await self.rollouts.finished(iteration)
             compared = self.rollouts.compare(iteration)
             self.explorer.learn(iteration)

@@ -10,7 +10,7 @@ from spotlight.compute.rewards.config import weights_of
 from spotlight.config import RunConfig
 from spotlight.control.demand import Demands
 from spotlight.control.dispatch import Dispatcher
-from spotlight.control.explore.config import Baseline, Timing
+from spotlight.control.explore.config import Baseline, PlanKind, Timing
 from spotlight.control.ledger import Ledger, SampleState
 from spotlight.control.outside import Outgoing
 from spotlight.control.recovery import Records, recover
@@ -192,6 +192,7 @@ def _explorer(run_log: RunLog, hub: Hub, samples: Samples) -> Explorer:
         stale_share=config.pipeline.stale_share if config.pipeline.asynchrony else 0.0,
         slots=(config.cluster.reserved + config.cluster.spot) * config.cluster.slots - config.cluster.gang,
         is_assisted=config.pipeline.tag,
+        is_early=config.pipeline.gap and config.explore.plan is PlanKind.FIXED,
     )
     return Exploration(hub, samples, run_log.state, run_log.planner, rules, run_log.emit)
 

@@ -245,6 +245,15 @@ def test_training_on_complete_groups_shortens_an_iteration_and_help_of_the_train
         assert tag < 0.85 * gap
 
 
+def test_training_on_complete_groups_changes_no_second_where_all_slots_train(tmp_path):
+    """Parts would only interrupt the rollouts."""
+    seconds = {}
+    for gap in (False, True):
+        _, events = run(config("reserved-only", [*WAVES, f"pipeline.gap={gap}"]), tmp_path / f"gap {gap}")
+        seconds[gap] = [e.rollout_s + e.train_s for e in events if isinstance(e, IterationDone)]
+    assert seconds[True] == pytest.approx(seconds[False], rel=1e-3)
+
+
 def test_spot_slots_of_half_the_speed_take_twice_as_long_and_less_with_help_of_the_trainers(tmp_path):
     seconds = {}
     for name, speed, tag in (("plain", 1.0, False), ("slow", 0.5, False), ("helped", 0.5, True)):
@@ -268,7 +277,8 @@ def test_trainers_adopt_the_weights_they_wrote_while_others_fetch_them(tmp_path)
     worked = [event for event in events if isinstance(event, Worked)]
     fetches = [e for e in worked if e.activity is Activity.LOAD and e.worker.startswith("spot-1.")]
     own = [e for e in worked if e.activity is Activity.LOAD and e.worker.startswith("reserved-1.")]
-    assert fetches[-3].end - fetches[-3].start == pytest.approx(5.0)
+    assert fetches[-3].end - fetches[-3].start == pytest.approx(PROFILE.seconds(Operation.STORE_LOAD))
+    assert fetches[-3].start - own[-3].start == pytest.approx(LONG_FETCH.node_copy_s, abs=0.01)
     assert own[-3].end - own[-3].start == pytest.approx(PROFILE.seconds(Operation.ADOPT))
 
 

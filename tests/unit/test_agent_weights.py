@@ -6,7 +6,7 @@ from agent_stories import FIRST, NEXT, SECOND, WEIGHTS, Node
 from spotlight.core import messages as m
 from spotlight.core.blobs import BlobSource
 from spotlight.core.crew_messages import Adopt, CopyDamaged
-from spotlight.core.errors import EnvironmentProblem
+from spotlight.core.errors import EnvironmentProblem, WeightsError
 from spotlight.core.types import Version
 from spotlight.core.work import WeightsId
 
@@ -51,11 +51,25 @@ def test_file_of_a_dropped_set_is_deleted_when_its_workers_hold_a_later_one_or_a
     assert node.deleted == ["node/1"]
 
 
-def test_worker_that_wrote_weights_adopts_them_before_their_file_is_copied():
+def test_rank_that_published_weights_adopts_them_before_their_file_is_copied():
     node = Node(slots=2)
-    node.core.from_worker(FIRST, m.PublishedWeights(weights=WEIGHTS, digest="d1", size=1, step=1))
+    publish = m.Publish(weights=(WEIGHTS,))
+    node.core.from_controller(FIRST, publish, b"")
     node.load(1)
-    assert node.inbox == {FIRST: [Adopt(weights=WEIGHTS, digest="d1", keep=())], SECOND: []}
+    assert node.inbox == {FIRST: [publish, Adopt(weights=WEIGHTS, digest="d1", keep=())], SECOND: []}
+
+
+def test_set_that_was_fetched_early_is_relayed_with_its_load_and_a_failed_early_copy_is_left_to_it():
+    node = Node(slots=1)
+    early = m.Load(weights=WEIGHTS, digest="d1", path="run/1")
+    for copied in (local(early), WeightsError("no room")):
+        node.core.from_controller(None, m.Fetch(load=early), b"")
+        node.core.copied(node.copying.pop(), copied)
+        assert node.inbox[FIRST] == []
+        assert not node.reported(m.Failed)
+    load = node.load(1)
+    node.core.copied(load, local(load))
+    assert node.inbox[FIRST] == [local(load)]
 
 
 def test_damaged_copy_is_brought_again_from_the_run_s_machine_for_the_worker_that_found_it():

@@ -3,10 +3,10 @@
 import msgspec
 
 from spotlight.core.crew_messages import Adopt
-from spotlight.core.messages import Load, PublishedWeights
+from spotlight.core.messages import Load, Publish
 from spotlight.core.types import Version, WorkerId
 from spotlight.core.work import Policy, WeightsId
-from spotlight.node.announcements import Announced, Announcements, Written
+from spotlight.node.announcements import Announced, Announcements, Publishers
 
 SLOW, QUICK = WorkerId("spot-1.1/0.1"), WorkerId("spot-1.1/1.1")
 TRAINS, OTHER = WorkerId("reserved-1.1/0.1"), WorkerId("reserved-1.1/0.2")
@@ -35,7 +35,7 @@ class Node:
     def take(self, announced: Load) -> None:
         self.announcements.add(Announced(announced))
         assert self.announcements.next() == announced
-        assert self.announcements.done() is None
+        assert self.announcements.done().worker is None
         local = (
             announced
             if self._owns_store
@@ -122,9 +122,9 @@ def test_announcements_are_copied_one_at_a_time_in_their_order():
     announcements.add(Announced(load(2, 1), SLOW))
     assert announcements.next() == load(1)
     assert announcements.next() is None
-    assert announcements.done() is None
+    assert announcements.done().worker is None
     assert announcements.next() == load(2, 1)
-    assert announcements.done() == SLOW
+    assert announcements.done().worker == SLOW
     assert announcements.next() is None
 
 
@@ -147,45 +147,79 @@ def adopt(weights: WeightsId, *keep: WeightsId) -> Adopt:
     return Adopt(weights=weights, digest=f"digest of {weights}", keep=keep)
 
 
-def wrote(*sets: WeightsId) -> Written:
-    written = Written()
+def published(*sets: WeightsId) -> Publishers:
+    publishers = Publishers()
     for weights in sets:
-        written.wrote(TRAINS, PublishedWeights(weights=weights, digest=f"digest of {weights}", size=1, step=1))
-    return written
+        publishers.ordered(TRAINS, Publish(weights=(weights,)))
+        publishers.ordered(OTHER, Publish(weights=(weights,)))
+    return publishers
 
 
-def test_writer_adopts_at_once_and_once():
-    written = wrote(SECOND)
-    assert written.announced(announcement(SECOND, FIRST, SECOND)) == (TRAINS, adopt(SECOND, FIRST, SECOND))
-    assert written.announced(announcement(SECOND, FIRST, SECOND)) is None
+def test_every_rank_that_published_adopts_at_once_and_once():
+    publishers = published(SECOND)
+    assert publishers.announced(announcement(SECOND, FIRST, SECOND)) == (
+        [TRAINS, OTHER],
+        adopt(SECOND, FIRST, SECOND),
+    )
+    assert not publishers.announced(announcement(SECOND, FIRST, SECOND))[0]
 
 
-def test_set_that_was_written_elsewhere_or_of_an_older_version_is_not_adopted():
-    assert wrote().announced(announcement(SECOND)) is None
-    assert wrote(FIRST, SECOND).announced(announcement(FIRST)) is None
+def test_set_that_was_published_elsewhere_or_of_an_older_version_is_not_adopted():
+    assert not published().announced(announcement(SECOND))[0]
+    assert not published(FIRST, SECOND).announced(announcement(FIRST))[0]
 
 
-def test_set_whose_writer_is_gone_is_not_adopted():
-    written = wrote(SECOND)
-    written.gone(OTHER)
-    assert written.announced(announcement(SECOND)) is not None
-    written = wrote(SECOND)
-    written.gone(TRAINS)
-    assert written.announced(announcement(SECOND)) is None
+def test_publisher_that_is_gone_adopts_nothing():
+    publishers = published(SECOND)
+    publishers.gone(OTHER)
+    assert publishers.announced(announcement(SECOND))[0] == [TRAINS]
 
 
-def test_writer_adopts_beside_other_sets_of_the_same_announcement():
-    written = wrote(SECOND)
-    assert written.announced(announcement(FIRST, FIRST, SECOND)) is None
-    assert written.announced(announcement(SECOND, FIRST, SECOND)) is not None
+def test_publishers_adopt_beside_other_sets_of_the_same_announcement():
+    publishers = published(SECOND)
+    assert not publishers.announced(announcement(FIRST, FIRST, SECOND))[0]
+    assert publishers.announced(announcement(SECOND, FIRST, SECOND))[0]
 
 
 def test_announcement_that_keeps_other_sets_is_not_overtaken_in_transit():
-    written = wrote(SECOND, AVERAGE)
+    publishers = published(SECOND, AVERAGE)
     behaviour = announcement(SECOND, FIRST, SECOND)
-    assert written.announced(behaviour) is not None
+    assert publishers.announced(behaviour)[0]
     both = announcement(AVERAGE, SECOND, AVERAGE)
-    assert written.announced(both) is None
+    assert not publishers.announced(both)[0]
     for each in (behaviour, both):
-        written.arrived(each)
-    assert written.announced(both) == (TRAINS, adopt(AVERAGE, SECOND, AVERAGE))
+        publishers.arrived(each)
+    assert publishers.announced(both) == ([TRAINS, OTHER], adopt(AVERAGE, SECOND, AVERAGE))
+
+
+def fetch(node: Node, version: int) -> None:
+    """Copy a set before its Load comes."""
+    early = load(version)
+    node.announcements.add(Announced(early, is_early=True))
+    assert node.announcements.next() == early
+    assert node.announcements.done().is_early
+    local = msgspec.structs.replace(early, path=f"node/{version}")
+    node.files.add(local.path)
+    node.announcements.fetched(early, local)
+
+
+def test_set_that_is_fetched_early_is_no_worker_s_before_its_load_and_keeps_the_sets_in_use():
+    node = Node(SLOW)
+    node.take(load(1))
+    fetch(node, 2)
+    assert node.current == [1]
+    assert node.files == {"node/1", "node/2"}
+    assert node.announcements.is_wanted(FIRST)
+    node.take(load(2, 1))
+    assert node.current == [1, 2]
+    node.take(load(3))
+    node.caught_up(SLOW, 3)
+    assert node.files == {"node/3"}
+
+
+def test_early_copy_that_no_announcement_keeps_is_deleted():
+    node = Node(SLOW)
+    node.take(load(1))
+    fetch(node, 2)
+    node.take(load(3, 1))
+    assert node.files == {"node/1", "node/3"}

@@ -17,7 +17,7 @@ from spotlight.control.pipeline.tag import Assist, NextPart
 from spotlight.control.scheduler import Scheduler
 from spotlight.core import messages as m
 from spotlight.core.types import NodeId, WorkerId
-from spotlight.core.work import NoticeKind, ReleaseReason, RequestId, SlotClass
+from spotlight.core.work import NoticeKind, ReleaseReason, RequestId, SlotClass, Work
 
 SPOT, TRAINS = WorkerId("spot"), WorkerId("trains")
 ROWS, SPEED = 10, 10.0
@@ -206,6 +206,24 @@ def test_without_tag_the_gang_rolls_out_only_when_no_other_worker_may() -> None:
     cluster.scheduler.warn(SPOT, NoticeKind.IMMINENT, 1.0, cluster.now)
     cluster.serve()
     assert cluster.helps
+
+
+def test_trainer_receives_previews_only_when_nothing_is_left_to_train() -> None:
+    cluster = Cluster(previews_follow=True)
+    helped, other = cluster.issue(2)
+    previews = [request(seed, work=Work.PREVIEW, iteration=1) for seed in range(100, 150)]
+    cluster.ledger.issue(previews)
+    cluster.scheduler.add(previews)
+    cluster.trains()
+    cluster.waits([other], VERY_LONG_S)
+    cluster.serve()
+    assert cluster.received[TRAINS] == helped, "help with rollouts"
+    cluster.pull(SPOT)
+    cluster.pull(TRAINS)
+    assert (cluster.received[SPOT], cluster.received[TRAINS]) == (other, helped), "only previews wait"
+    cluster.assist.rest(cluster.now)
+    cluster.serve()
+    assert set(cluster.received[TRAINS]) > set(helped)
 
 
 def test_without_gap_a_trainer_is_served_like_any_other_worker() -> None:

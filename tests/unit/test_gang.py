@@ -88,6 +88,27 @@ def test_late_reply_about_other_weights_or_another_checkpoint_does_not_end_an_or
     run_scenario(scenario)
 
 
+def test_ranks_that_publish_receive_no_work_until_they_pull_again() -> None:
+    """A row that they received would wait for the order, while other workers are free."""
+
+    async def scenario() -> None:
+        node = Node()
+        await node.restored(FIRST)
+        scheduler = node.hub.dispatcher.scheduler
+        node.receive(FIRST, m.Pull(free_rows=1, number=1))
+        assert scheduler.has_pull(FIRST)
+        weights = WeightsId(Version(1))
+        ordered = asyncio.create_task(node.gang.publish((weights,)))
+        assert isinstance(await node.orders.get(), m.Publish)
+        assert not scheduler.has_pull(FIRST)
+        node.receive(FIRST, m.Pull(free_rows=1, number=2))
+        assert scheduler.has_pull(FIRST)
+        node.receive(FIRST, m.PublishedWeights(weights=weights, digest="d", size=1, step=0))
+        await ordered
+
+    run_scenario(scenario)
+
+
 def test_gang_that_hangs_in_a_step_is_killed_and_lost_with_a_reason() -> None:
     async def scenario() -> None:
         node = Node()

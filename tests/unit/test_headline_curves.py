@@ -30,7 +30,7 @@ def args(tmp_path_factory: pytest.TempPathFactory) -> Namespace:
     given = Namespace(
         family=["words-large"], seeds=[5, 6], profiles=["h200-qwen-image-512"], traces=[f"{folder}/lossy.csv"],
         setups=SETUPS, numerics="real", out=folder / "cells", device="cpu", remember=None, same_batches=False,
-        overrides=SMALL, jobs=1, ours=OURS, numbers="", curves=folder / "result.json", json=False,
+        overrides=SMALL, jobs=1, ours=OURS, numbers="", curves=[folder / "result.json"], json=False,
     )  # fmt: skip
     run_clocks(given)
     return given
@@ -81,7 +81,7 @@ def test_merged_result_says_where_scores_and_clocks_were_computed(args, tmp_path
          "curve": [[at, 9.9, value] for at, value in curve.scores]}
         for (family, setup, seed), curve in real_of(clocks).of.items()
     ]  # fmt: skip
-    args.curves.write_text(json.dumps({"computed": ["abc on a GPU"], "remembered": "def", "cells": stored}))
+    args.curves[0].write_text(json.dumps({"computed": ["abc on a GPU"], "remembered": "def", "cells": stored}))
     out = tmp_path / "headline"
     present_merged(Namespace(**{**vars(args), "merge": sorted(args.out.glob("*.json")), "out": out}))
     result = json.loads(out.with_suffix(".json").read_text())
@@ -96,7 +96,9 @@ def test_merged_result_says_where_scores_and_clocks_were_computed(args, tmp_path
     reserved, spot = map(float, one["slot_hours"][-1].split(","))
     assert (reserved, spot) == (pytest.approx(one["reserved_slot_hours"], abs=1e-3), 0.0)
     assert len(one["slot_hours"]) == len(one["curve"]) == len(EVALUATED)
-    assert read_curves(out.with_suffix(".json")).origin == "abc on a GPU; def", "a result of a result keeps its origin"
+    assert read_curves([out.with_suffix(".json")]).origin == "abc on a GPU; def", (
+        "a result of a result keeps its origin"
+    )
 
 
 def test_scores_of_other_settings_or_seeds_are_refused(args):
@@ -115,12 +117,12 @@ def test_curves_are_read_from_cells_with_real_numbers_that_agree(args, tmp_path)
     real = msgspec.structs.replace(cell, numerics="real")
     merge.write(tmp_path / "one.json", real)
     merge.write(tmp_path / "modelled.json", msgspec.structs.replace(cell, setup=OURS))
-    found = read_curves(tmp_path)
+    found = read_curves([tmp_path])
     assert list(found.of) == [("words-large", BASELINE, 5)]
     assert found.of["words-large", BASELINE, 5].scores[-1] == (4, cell.points[-1].score)
     merge.write(tmp_path / "two.json", msgspec.structs.replace(real, profile="other", points=real.points[:-1]))
     with pytest.raises(InputError, match="depend on the machines"):
-        read_curves(tmp_path)
+        read_curves([tmp_path])
     (tmp_path / "no.json").write_text("{}")
     with pytest.raises(InputError, match="no curves"):
-        read_curves(tmp_path / "no.json")
+        read_curves([tmp_path / "no.json"])

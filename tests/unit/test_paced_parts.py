@@ -12,9 +12,11 @@ from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Operation, Profile
 from spotlight.core.errors import ConfigError
 from spotlight.core.types import Prompt
+from spotlight.node.paced import paced_files
 from spotlight.node.paced.device import PacedDevice
 from spotlight.node.paced.paced_reward import name_of
 from spotlight.node.paced.quicker import quicker
+from spotlight.node.weight_cache import NearFiles
 from spotlight.run import Run
 
 
@@ -46,6 +48,17 @@ def test_device_that_is_slower_than_the_profile_does_not_wait():
     clock = WorkClock()
     PacedDevice(clock.read, clock.move).take(lambda: clock.work("step", 3.0), lambda done: 2.0)
     assert clock.now == 3.0
+
+
+def test_copy_to_a_node_takes_the_rest_of_the_profile_s_seconds(tmp_path, monkeypatch):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "weights").write_bytes(b"weights")
+    waited: list[float] = []
+    monkeypatch.setattr(paced_files.time, "sleep", waited.append)
+    files, target = paced_files.PacedFiles(NearFiles(tmp_path / "run"), 7200.0), tmp_path / "copy"
+    files.copy("weights", target, ())
+    assert (target.read_bytes(), files.size("weights")) == (b"weights", 7)
+    assert 0 < waited[0] < 7200.0
 
 
 def test_device_used_by_two_threads_runs_one_operation_at_a_time():

@@ -61,11 +61,11 @@ def test_headline_fit_recovers_the_lagging_curve_and_the_noise_that_points_have(
 def test_headline_fits_are_checked_by_the_iterations_of_races():
     iterations = np.arange(0.0, 50.0, 10.0)
     plain, ours = np.array([0.0, 0.2, 0.4, 0.6, 0.8]), np.array([0.0, 0.4, 0.8, 0.8, 0.8])
-    scores = {
-        setup: headline_fit.Scores(iterations, iterations, {}) for setup in (headline_fit.BASELINE, headline_fit.OURS)
-    }
     # Means of two reach 0.7 between 25 and 35 iterations, and between 15 and 25 twice as fast.
-    found = headline_fit.fewer(scores, {headline_fit.BASELINE: plain, headline_fit.OURS: ours})
+    race = {headline_fit.BASELINE: plain, headline_fit.OURS: ours}
+    found = headline_fit.fewer(
+        {setup: headline_fit.Curve(iterations, iterations, each) for setup, each in race.items()}
+    )
     assert found == pytest.approx(35 / 20)
 
 

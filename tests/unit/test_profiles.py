@@ -173,6 +173,19 @@ def test_trainer_on_a_gpu_adopts_its_own_weights_sooner_than_others_fetch_them(n
 
 
 @pytest.mark.parametrize("name", ["h200-qwen-image-512", "h200-qwen-image-1280"])
+def test_worker_on_a_gpu_takes_part_in_less_than_half_of_a_fetch(name):
+    shipped = Profile.load(name)
+    assert 0 < shipped.seconds(Operation.STORE_LOAD) < shipped.seconds(Operation.NODE_FETCH) / 2
+    assert shipped.node_copy_s + shipped.seconds(Operation.STORE_LOAD) == shipped.seconds(Operation.NODE_FETCH)
+
+
+def test_worker_fetches_all_by_itself_if_the_profile_does_not_tell_its_part():
+    shipped = Profile.load("cpu-words")
+    assert Operation.STORE_LOAD not in shipped.operations
+    assert (shipped.node_copy_s, shipped.seconds(Operation.STORE_LOAD)) == (0.0, shipped.seconds(Operation.NODE_FETCH))
+
+
+@pytest.mark.parametrize("name", ["h200-qwen-image-512", "h200-qwen-image-1280"])
 def test_checkpoint_costs_a_trainer_on_a_gpu_less_than_its_writing_takes(name):
     shipped = Profile.load(name)
     assert shipped.seconds(Operation.SNAPSHOT) < shipped.seconds(Operation.CHECKPOINT)

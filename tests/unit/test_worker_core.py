@@ -331,7 +331,9 @@ def test_every_rank_of_a_gang_applies_its_own_copy_of_published_weights(reply, c
     world.goes_on(completion=reply)
     if copies:
         assert world.effect == KeepOwn(WeightsId(Version(1)))
-        assert world.goes_on(completion=True) == [reply] * (reply is not None)
+        *replies, pull = world.goes_on(completion=True)
+        assert replies == [reply] * (reply is not None)
+        assert isinstance(pull, m.Pull), "the controller has withdrawn the pull of before the order"
     sent = world.goes_on(m.Load(weights=WeightsId(Version(1)), digest="d", path="p"))
     assert (world.effect == TakeOwn(WeightsId(Version(1)))) is copies
     assert bool(sent) is not copies, "only a worker without a copy asks its neighbours"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from spotlight.core import messages as m
 from spotlight.core.blobs import BlobSource
 from spotlight.core.types import NodeId, Prompt, PromptId, WorkerId
-from spotlight.core.work import WeightsId
+from spotlight.core.work import Policy, WeightsId
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class KnownWorker:
     """Applied weights whose digest the worker has read back."""
     came_at: float = 0.0
     fetch_s: float = 0.0
-    """Seconds from the last publication until the worker held it."""
+    """Seconds from the last publication of the behaviour policy until the worker held it."""
     accounted_to: float = 0.0
     """End of the worker's recorded spans, in run seconds."""
 
@@ -75,6 +75,18 @@ class Directory:
         before = [hello.serves for hello in chain if (hello.zone, hello.node) < (here.zone, node)]
         return tuple(source for source in before[-1:] if source is not None)
 
+    def load_for(
+        self, node: NodeId, weights: WeightsId, published: PublishedSet, keep: tuple[WeightsId, ...] = ()
+    ) -> m.Load:
+        """The order with which this node fetches a set and its workers apply it."""
+        sources = self.sources_for(node)
+        return m.Load(weights=weights, digest=published.digest, path=published.path, keep=keep, sources=sources)
+
+    def loads_for(self, node: NodeId) -> list[m.Load]:
+        """The orders for all published sets."""
+        keep = tuple(sorted(self.weights))
+        return [self.load_for(node, weights, published, keep) for weights, published in sorted(self.weights.items())]
+
     def introduce(self, worker: WorkerId, known: KnownWorker) -> None:
         self.forget(worker)
         self.workers[worker] = known
@@ -106,7 +118,9 @@ class Directory:
         known = self.workers[worker]
         if weights not in known.holds:
             known.holds.add(weights)
-            known.fetch_s = now - max(known.came_at, self.weights[weights].announced_at)
+            # Averages are published next, and are often brought while the worker trains.
+            if weights.policy is Policy.BEHAVIOUR:
+                known.fetch_s = now - max(known.came_at, self.weights[weights].announced_at)
 
     def fetching_s(self, worker: WorkerId, weights: WeightsId, now: float) -> float:
         """Expected seconds until the worker holds these weights, from its last fetch time."""

@@ -98,6 +98,11 @@ class Dispatcher:
         steps = {request: self.flights.recover(request, flight) for request, flight in (flights or {}).items()}
         self.scheduler.add(requests, steps)
 
+    def prefetch(self, weights: WeightsId, written: PublishedSet) -> None:
+        """Let the nodes copy weights that are published soon, while their workers finish older work."""
+        for node in sorted(self.directory.nodes):
+            self.outbox.append(Outgoing(node, None, m.Fetch(load=self.directory.load_for(node, weights, written))))
+
     def publish(self, weights: WeightsId, published: PublishedSet, keep: Sequence[WeightsId]) -> None:
         """Publish a set of weights; only it and the sets in `keep` remain available."""
         self.directory.weights[weights] = published
@@ -107,7 +112,7 @@ class Dispatcher:
         for worker in sorted(self.directory.workers):
             self._update_holdings(worker)
         for node in sorted(self.directory.nodes):
-            self._send_weights(node)
+            self.outbox += [Outgoing(node, None, load) for load in self.directory.loads_for(node)]
 
     def cancel(self, work: Work) -> None:
         """Drop all unfinished requests of this kind."""
@@ -139,7 +144,7 @@ class Dispatcher:
                 age_s=hello.age_s,
             )
         )
-        self._send_weights(hello.node)
+        self.outbox += [Outgoing(hello.node, None, load) for load in self.directory.loads_for(hello.node)]
 
     def node_lost(self, node: NodeId, cause: str, now: float) -> None:
         """Remove a node and all its workers, because the connection to its agent broke."""
@@ -384,12 +389,6 @@ class Dispatcher:
         holds = self.directory.workers[worker].holds
         holds &= set(self.directory.weights)
         self.scheduler.holds(worker, sorted(holds), sorted(set(self.directory.weights) - holds))
-
-    def _send_weights(self, node: NodeId) -> None:
-        keep, sources = tuple(sorted(self.directory.weights)), self.directory.sources_for(node)
-        for weights, published in sorted(self.directory.weights.items()):
-            load = m.Load(weights=weights, digest=published.digest, path=published.path, keep=keep, sources=sources)
-            self.outbox.append(Outgoing(node, None, load))
 
     def send(self, worker: WorkerId, message: m.AnyMessage) -> None:
         """Send a message to a worker; a no-op if it is gone."""

@@ -45,6 +45,8 @@ from spotlight.core.work import Request, Work
 class Explorer(Protocol):
     """Interface of exploration for the loop; `NoExploration` without it."""
 
+    def begin_early(self, iteration: int) -> None: ...
+
     def begin(self, iteration: int) -> None: ...
 
     async def close(self, iteration: int) -> None: ...
@@ -57,6 +59,9 @@ class Explorer(Protocol):
 
 class NoExploration:
     """Always fresh seeds."""
+
+    def begin_early(self, iteration: int) -> None:
+        pass
 
     def begin(self, iteration: int) -> None:
         pass
@@ -107,6 +112,8 @@ class ExplorationRules:
     """Slots that do not train, if none is missing."""
     is_assisted: bool
     """Whether trainers roll out, and preview, beside other slots; otherwise only where there are no others."""
+    is_early: bool
+    """Whether previews begin beside the last rollouts: trainers wait for none of them, and no plan depends on them."""
 
 
 class Exploration:
@@ -136,9 +143,14 @@ class Exploration:
         self._is_scouting = False
         """Whether more seeds follow when all previews are in."""
 
+    def begin_early(self, iteration: int) -> None:
+        """Begin as soon as no rollout waits for a slot, so that slots without one preview."""
+        if self._rules.is_early:
+            self.begin(iteration)
+
     def begin(self, iteration: int) -> None:
-        """Plan for the current slots and issue previews, unless they are drawn inline."""
-        if self._rules.patience.timing is Timing.BESIDE:
+        """Plan for the current slots and issue previews, unless they are drawn inline or have begun."""
+        if self._rules.patience.timing is Timing.BESIDE and self._begun < iteration:
             self._begin(iteration)
 
     def _begin(self, iteration: int) -> None:

@@ -224,7 +224,7 @@ class Gang:
         if isinstance(order, m.Train) or (isinstance(order, m.Restore) and (order.path or order.source is not None)):
             self._trained.update(workers)
         for rank, worker in enumerate(workers):
-            if isinstance(order, m.Save):
+            if isinstance(order, m.Save | m.Publish):
                 dispatcher.assist.occupy(worker, now)
             ranked = order
             if isinstance(order, m.Train | m.FormGang):

@@ -217,6 +217,11 @@ class Rollouts:
         if audits:
             self._hub.dispatcher.issue(audits, [candidate.prompt for candidate in candidates])
 
+    async def taken(self, iteration: int) -> None:
+        """Wait until no rollout waits for a slot: from now on slots may run out of rollouts."""
+        scheduler = self._hub.dispatcher.scheduler
+        await self._hub.until(lambda: not scheduler.waiting(Work.ROLLOUT), f"slots for iteration {iteration}")
+
     async def finished(self, iteration: int) -> None:
         ledger = self._hub.dispatcher.ledger
         await self._hub.until(

@@ -157,7 +157,8 @@ class Training:
             await self._rollouts.finished(iteration)
 
     async def write(self, version: int, policy: Policy) -> Published:
-        """Write the weights into the run's folder unless they are there; workers that do not train go on meanwhile."""
+        """Write the weights into the run's folder unless they are there, and let the nodes fetch them; workers that do
+        not train go on meanwhile."""
         weights = WeightsId(Version(version), policy)
         known = self._state.published.get(weights)
         while known is None or not self._storage.has_weights(weights, known.digest):
@@ -171,17 +172,20 @@ class Training:
             self._replace(weights, reply.digest)
             known = Published(weights=weights, digest=reply.digest, step=reply.step, size=reply.size)
             self._emit(known)
+            self._hub.dispatcher.prefetch(weights, self._set(known))
+            self._hub.flush()
         return known
 
     async def publish(self, version: int, policy: Policy) -> None:
         """Write the weights and announce them: each node fetches them once, and again after a restart."""
         known = await self.write(version, policy)
         keep = self._wanted(known.weights)
-        path, now = self._storage.weights_path(known.weights), self._hub.clock.now()
-        published = PublishedSet(known.digest, path, announced_at=now)
-        self._hub.dispatcher.publish(known.weights, published, keep)
+        self._hub.dispatcher.publish(known.weights, self._set(known), keep)
         self._hub.flush()
         self._storage.keep_weights([known.weights, *keep, *self._uncovered()])
+
+    def _set(self, known: Published) -> PublishedSet:
+        return PublishedSet(known.digest, self._storage.weights_path(known.weights), self._hub.clock.now())
 
     def _check_reach(self, weights: WeightsId) -> None:
         """Stop the run if the gang is past these weights: a gang publishes only what it holds."""

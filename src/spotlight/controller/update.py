@@ -186,7 +186,7 @@ class OptimizerSteps:
 
         def is_there() -> bool:
             # Evaluated any number of times, so a part is taken once.
-            if not found and self._gang.is_restored():
+            if not found and self._gang.is_restored() and self._may_begin(iteration):
                 part = parts.take(lambda group: self._rollouts.can_compare(iteration, group))
                 found.extend([part] if part is not None else [])
             return bool(found) or not self._gang.is_restored()
@@ -198,6 +198,11 @@ class OptimizerSteps:
         if not found:
             raise GangLost("the gang was lost while it waited for groups to train on")
         return found[0]
+
+    def _may_begin(self, iteration: int) -> bool:
+        """Whether parts save time: where no other slot rolls out, they would only interrupt the gang's rollouts."""
+        dispatcher = self._hub.dispatcher
+        return bool(dispatcher.directory.rolling()) or dispatcher.ledger.is_made(iteration)
 
     # -- prediction ----------------------------------------------------------------------------------------------------
 

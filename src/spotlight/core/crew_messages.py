@@ -4,7 +4,7 @@
     worker -> agent               Prepared, Formed, Broke, Disbanded
     leader -> agent -> followers  Forward (run by all members), ForwardDone (to the agent alone)
     newcomer -> agent -> holder   AskNeighbour; Offered returns the same way
-    agent  -> writer of weights   Adopt
+    agent  -> training ranks      Adopt
     agent  -> controller          Crewed
     controller -> agent           Demand
 
@@ -165,7 +165,7 @@ class CopyDamaged(Message, frozen=True, kw_only=True):
 
 
 class Adopt(Message, frozen=True, kw_only=True):
-    """The weights that this worker wrote are published: apply them from its own memory, if they are still there.
+    """The weights that this rank published are announced: apply them from its own memory, if they are still there.
 
     The corresponding Load follows in any case, when the file is in the node's store.
     """

@@ -8,7 +8,7 @@ Unknown fields are refused, and so is a `Hello` of another schema or code versio
                            Saved
     agent  -> controller   NodeHello, Gone, Warned, Noted, RewardAwaited, StoreFailed, Ping
     controller -> worker   Grant, Recall, Discard, Fenced, Load, FormGang, Train, Publish, Save, Restore, Drain
-    controller -> agent    (node-wide) Load, Drain, Welcome, Rejected, Ping
+    controller -> agent    (node-wide) Fetch, Load, Drain, Welcome, Rejected, Ping
     machines that join     the messages of `core/join_messages.py`
     within a node          Commits, the messages of `core/crew_messages.py`
     agent <-> blob server  the messages of `core/blob_messages.py`
@@ -263,6 +263,12 @@ class Load(Message, frozen=True, kw_only=True):
     """For a node on another machine: nodes to read the file from, before the run's own server."""
 
 
+class Fetch(Message, frozen=True, kw_only=True):
+    """Copy the file of these weights to the node; the Load that announces them may follow."""
+
+    load: Load
+
+
 class TrainItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One sample of an update."""
 
@@ -345,7 +351,7 @@ AnyMessage: TypeAlias = (
     | crews.Adopt | crews.CopyDamaged
     | blobs.OpenBlobs | blobs.BlobsOpen | blobs.PutBlob | blobs.AppendBlob | blobs.ReadBlob | blobs.ReadFile
     | blobs.ListFiles | blobs.FilesListed | blobs.BlobStored | blobs.BlobBytes | blobs.BlobRefused
-    | Grant | Recall | Discard | Fenced | Load | FormGang | Train | Publish | Save | Restore | Drain | Rejected
+    | Grant | Recall | Discard | Fenced | Fetch | Load | FormGang | Train | Publish | Save | Restore | Drain | Rejected
     | joins.Join | joins.Joined | joins.JoinRefused | joins.KillOrder | joins.NoticeOrder | joins.Leave
 )  # fmt: skip
 

@@ -46,6 +46,7 @@ from spotlight.node.newborn import die_with_parent
 from spotlight.node.notices.notice import POOL, Notice
 from spotlight.node.notices.notice_sources import node_notices
 from spotlight.node.nursery_client import NurseryClient
+from spotlight.node.paced.paced_files import PacedFiles
 from spotlight.node.reward_process import RewardLog, RewardProcess
 from spotlight.node.unloading import NearStore, Puts, stored_sample
 from spotlight.node.weight_cache import NearFiles, WeightCache
@@ -71,10 +72,11 @@ class Agent:
             RewardLog(f"{launch.logs}/{launch.node}.log"),
             partial(self.report, None),
         )
+        files = NearFiles(Path(launch.home)) if far is None else far.files
         self._weights = WeightCache(
             Path(launch.store),
             Path(launch.spill),
-            NearFiles(Path(launch.home)) if far is None else far.files,
+            PacedFiles(files, launch.copy_s) if launch.copy_s else files,
             self._warn,
         )
         self._processes: dict[WorkerId, WorkerProcess] = {}

@@ -2,7 +2,7 @@
 
 Messages, births and ends of workers, verdicts and copies come in as calls; `AgentEffects` go out. Messages are relayed
 unchanged, except that bytes give way to references (`node/unloading.py`), `Result` gets its verdict, and `Load` a path
-on this node; the worker that wrote those weights receives `Adopt` first. `WorkerSlots` has the states of slots,
+on this node; the workers that published those weights receive `Adopt` first. `WorkerSlots` has the states of slots,
 `NodeCrews` those of crews.
 
 Invariants (tests/unit/test_agent_core.py, tests/processes/test_pool.py, storms):
@@ -26,7 +26,7 @@ from spotlight.core.errors import RewardError, SpotlightError, Stopped
 from spotlight.core.types import WorkerId
 from spotlight.core.work import RequestId, WeightsId
 from spotlight.node.agent_effects import AgentEffects, NoEffects, Scoring
-from spotlight.node.announcements import Announced, Announcements, Written
+from spotlight.node.announcements import Announced, Announcements, Publishers
 from spotlight.node.crews import CREWS_ONLY, NodeCrews, Rendezvous
 from spotlight.node.flight_relay import FlightRelay, Frame
 from spotlight.node.leases import Leases
@@ -52,7 +52,7 @@ class AgentCore:
         self._can_share = settings.can_share
         self._handlers = WITH_CREWS if settings.can_share else WITHOUT_CREWS
         self._announcements = Announcements()
-        self._written = Written()
+        self._publishers = Publishers()
         self._slots = WorkerSlots(settings, effects, timers, self._gone)
         self._live = self._slots.live
         self._watches = self._slots.watches
@@ -94,6 +94,12 @@ class AgentCore:
         match message:
             case m.Load():
                 self._announce(Announced(message, worker))
+            case m.Fetch():
+                self._announcements.add(Announced(message.load, is_early=True))
+                self._copy_next()
+            case m.Publish() if worker is not None:
+                self._publishers.ordered(worker, message)
+                self._relay(worker, message, blob)
             case m.Grant() if worker is not None:
                 self._relayed.grant(worker, message)
             case cm.Demand():
@@ -125,8 +131,13 @@ class AgentCore:
 
     def copied(self, load: m.Load, local: m.Load | SpotlightError | None) -> None:
         """Relay an announcement with its path on this node; None: the copy was given up as not wanted."""
-        worker = self._announcements.done()
-        self._written.arrived(load)
+        announced = self._announcements.done()
+        if announced.is_early:
+            if isinstance(local, m.Load):
+                self._announcements.fetched(load, local)
+            self._copy_next()
+            return
+        self._publishers.arrived(load)
         if isinstance(local, SpotlightError):
             self._effects.report(None, m.Failed(problem=str(local), exit_code=local.exit_code))
             self._effects.end(str(local))
@@ -135,13 +146,13 @@ class AgentCore:
             self._delete(self._announcements.copied(load, local, self._live))
             # Before the workers receive the Load: a crew would take a member that loads for hung.
             self.crews.dropped((load.weights, *load.keep))
-            self._relay(worker, local, b"")
+            self._relay(announced.worker, local, b"")
         self._copy_next()
 
     def _announce(self, announced: Announced) -> None:
-        at_once = self._written.announced(announced.load)
-        if at_once is not None:
-            self.send(*at_once)
+        publishers, adopt = self._publishers.announced(announced.load)
+        for publisher in publishers:
+            self.send(publisher, adopt)
         self._announcements.add(announced)
         self._copy_next()
 
@@ -194,7 +205,7 @@ class AgentCore:
 
     def _gone(self, worker: WorkerId, cause: str) -> None:
         self._delete(self._announcements.gone(worker))
-        self._written.gone(worker)
+        self._publishers.gone(worker)
         self._effects.report(None, m.Gone(worker=worker, cause=cause))
 
     # -- messages of workers -------------------------------------------------------------------------------------------
@@ -225,10 +236,6 @@ class AgentCore:
         self.crews.receive(worker, held)
         self._delete(self._announcements.caught_up(worker, held.weights))
         self._effects.report(worker, held)
-
-    def _wrote(self, worker: WorkerId, published: m.PublishedWeights, blob: bytes) -> None:
-        self._written.wrote(worker, published)
-        self._effects.report(worker, published)
 
     def _hands_back(self, worker: WorkerId, message: m.HandBack, blob: bytes) -> None:
         self._end_lease(worker, message.request, message.attempt)
@@ -333,12 +340,11 @@ class AgentCore:
 
 
 Handler: TypeAlias = Callable[[AgentCore, WorkerId, Any, bytes], None]
-FOR_AGENT = frozenset({m.Load, m.Grant, cm.Demand, m.Drain})
+FOR_AGENT = frozenset({m.Fetch, m.Load, m.Publish, m.Grant, cm.Demand, m.Drain})
 """Messages of the controller that are not only relayed."""
 WITHOUT_CREWS: Mapping[type, Handler] = {
     m.Hello: AgentCore._hello,
     m.Held: AgentCore._holds,
-    m.PublishedWeights: AgentCore._wrote,
     m.Commit: AgentCore._commits,
     m.HandBack: AgentCore._hands_back,
     m.Commits: AgentCore._commits_of_step,

@@ -3,16 +3,20 @@
     Load --> queued --> copying --copied--> current --a later announcement drops the set--> retired --> file deleted
                 |           `--failed--> the node ends
                 `--a later announcement drops the set--> skipped
+    Fetch --> queued --> copying --copied--> early --its Load--> current
+                            |                  `--a later announcement drops the set--> file deleted
+                            `--failed--> left to its Load
 
 Invariants (tests/unit/test_announcements.py):
 - Announcements are applied in the order of their arrival, because each lists the sets to keep. One whose set a later
   announcement no longer keeps is skipped.
 - A file is deleted only when every worker that received its path has loaded a later set, so no worker finds it missing.
 
-`Written` records which worker wrote which weights, so that it applies its own copy before the file is in the store:
+`Publishers` records which workers publish which weights, so that they apply their own copies before the file is in the
+store:
 
-    PublishedWeights --> written --Load arrives, no other set is pending--> Adopt, to the worker that wrote them
-                            `--a newer version is written, or its writer is gone--> forgotten
+    Publish --> known --Load arrives, no other set is pending--> Adopt, to the workers that published them
+                  `--a newer version is published, or the worker is gone--> forgotten
 
 Invariant (tests/unit/test_announcements.py): `Adopt` overtakes no announcement of other sets. Each lists the sets to
 keep, so a late one would make the worker drop a set that it has just applied and reported.
@@ -25,34 +29,35 @@ from dataclasses import dataclass
 import msgspec
 
 from spotlight.core.crew_messages import Adopt
-from spotlight.core.messages import Load, PublishedWeights
+from spotlight.core.messages import Load, Publish
 from spotlight.core.types import WorkerId
 from spotlight.core.work import WeightsId
 
 
-class Written:
-    """The writers of published weights, and the announcements whose file is not here yet."""
+class Publishers:
+    """The workers that publish sets, and the announcements whose file is not here yet."""
 
     def __init__(self) -> None:
-        self._by: dict[WeightsId, WorkerId] = {}
-        """Writers of the newest version's sets, until those are announced."""
+        self._of: dict[WeightsId, list[WorkerId]] = {}
+        """Publishers of the newest version's sets, until those are announced."""
         self._pending: list[Load] = []
         """Announcements that are not relayed to the workers yet."""
 
-    def wrote(self, worker: WorkerId, published: PublishedWeights) -> None:
-        version = published.weights.version
-        self._by = {weights: writer for weights, writer in self._by.items() if weights.version == version}
-        self._by[published.weights] = worker
+    def ordered(self, worker: WorkerId, order: Publish) -> None:
+        """A rank is ordered to publish: it has the weights, whichever rank writes them."""
+        for published in order.weights:
+            self._of = {weights: of for weights, of in self._of.items() if weights.version == published.version}
+            self._of.setdefault(published, []).append(worker)
 
     def gone(self, worker: WorkerId) -> None:
-        self._by = {weights: writer for weights, writer in self._by.items() if writer != worker}
+        self._of = {weights: [each for each in of if each != worker] for weights, of in self._of.items()}
 
-    def announced(self, load: Load) -> tuple[WorkerId, Adopt] | None:
-        """The writer and its Adopt, to send at once; None if there is none. All workers get the Load after the copy."""
+    def announced(self, load: Load) -> tuple[Sequence[WorkerId], Adopt]:
+        """The publishers, and the Adopt to send to them at once. All workers get the Load after the copy."""
         overtakes = any(_kept(other) != _kept(load) for other in self._pending)
         self._pending.append(load)
-        writer = None if overtakes else self._by.pop(load.weights, None)
-        return None if writer is None else (writer, Adopt(weights=load.weights, digest=load.digest, keep=load.keep))
+        publishers = () if overtakes else self._of.pop(load.weights, ())
+        return publishers, Adopt(weights=load.weights, digest=load.digest, keep=load.keep)
 
     def arrived(self, load: Load) -> None:
         """Remove an announcement whose file is copied, or cannot be."""
@@ -69,6 +74,8 @@ class Announced:
 
     load: Load
     worker: WorkerId | None = None
+    is_early: bool = False
+    """Whether only the file is copied: no worker receives it before its Load comes."""
 
 
 @dataclass
@@ -94,6 +101,8 @@ class Announcements:
         """The same with paths in the run's folder."""
         self._files: dict[WeightsId, str] = {}
         """Paths of the copies; a publisher's own file is none."""
+        self._early: dict[WeightsId, str] = {}
+        """Paths of copies whose Load has not come yet, or is not copied."""
         self._numbers: dict[WeightsId, int] = {}
         """Number of each set's first announcement."""
         self._count = 0
@@ -117,7 +126,8 @@ class Announcements:
         return weights in self._wanted
 
     def add(self, announced: Announced) -> None:
-        self._wanted = _kept(announced.load)
+        kept = _kept(announced.load)
+        self._wanted = self._wanted | kept if announced.is_early else kept
         self._queue.append(announced)
 
     def next(self) -> Load | None:
@@ -127,11 +137,16 @@ class Announcements:
         self._copying = self._queue.popleft()
         return self._copying.load
 
-    def done(self) -> WorkerId | None:
-        """End a copy; return the worker that it was announced to, None for all."""
+    def done(self) -> Announced:
+        """End a copy; return its announcement."""
         assert self._copying is not None
-        worker, self._copying = self._copying.worker, None
-        return worker
+        announced, self._copying = self._copying, None
+        return announced
+
+    def fetched(self, load: Load, local: Load) -> None:
+        """Record an early copy."""
+        if local.path != load.path:
+            self._early[load.weights] = local.path
 
     def copied(self, load: Load, local: Load, workers: Iterable[WorkerId]) -> list[str]:
         """Record that `load` has a path on this node as `local`; return files to delete."""
@@ -152,7 +167,13 @@ class Announcements:
             path = self._files.pop(weights, None)
             if path is not None:
                 self._retired.append(_Retired(path, self._count, set(workers)))
-        return self._sweep()
+        return [*self._sweep(), *self._unwanted()]
+
+    def _unwanted(self) -> list[str]:
+        """Early copies that no announcement keeps."""
+        self._early = {weights: path for weights, path in self._early.items() if weights not in self._loads}
+        dropped = [weights for weights in self._early if weights not in self._wanted]
+        return [self._early.pop(weights) for weights in dropped]
 
     def caught_up(self, worker: WorkerId, weights: WeightsId) -> list[str]:
         """Record that the worker holds this set, and so needs no file retired before it; return files to delete."""

@@ -125,6 +125,8 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Devices of the node's slots, by slot number."""
     notices: str
     """JSON of the section `cluster.notices`."""
+    copy_s: float = 0.0
+    """Seconds of a copy of weights to the node in a paced run; 0: as long as it takes."""
 
     @property
     def farewell(self) -> Path:

@@ -292,6 +292,9 @@ class WorkerCore:
         if isinstance(order, m.Train):
             # Between the parts of an update the trainer may assist with rollouts.
             self.pulls = order.last or order.samples is not None
+        if isinstance(order, m.Publish):
+            # The controller has withdrawn the pull: rows that it granted now would wait for this order.
+            self._offered_rows = 0
         reply: m.AnyMessage | None = yield Obey(order)
         if isinstance(order, m.Publish) and self.rolls_out and isinstance(reply, m.PublishedWeights | None):
             # Every rank has the weights that rank 0 wrote.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spotlight.compute.rewards.config import SecondJudge, Term
+from spotlight.control.profiles import Profile
 from spotlight.core.errors import SpotlightError
 from spotlight.core.node_spec import NodeSpec
 from spotlight.core.types import NodeId, WorkerId
@@ -90,6 +91,7 @@ class LocalPoolSettings:
             token_pixels=self.token_pixels,
             gang_port=cluster.gang_port,
             notices=cluster.notices.on_simulated_nodes().model_dump_json(),
+            copy_s=0.0 if cluster.pace is None else Profile.load(cluster.pace).node_copy_s / cluster.pace_speed,
         )
 
 

@@ -38,7 +38,7 @@ class ProfiledPolicy(NoFaults):
         return ProfiledPace(
             step_s=profile.seconds(Operation.DENOISE_STEP),
             start_s=profile.seconds(Operation.WORKER_START),
-            load_s=profile.seconds(Operation.NODE_FETCH),
+            load_s=profile.seconds(Operation.STORE_LOAD),
             adopt_s=profile.seconds(Operation.ADOPT),
             copy_s=profile.seconds(Operation.PEER_COPY),
             connect_s=self._connect_s,
@@ -51,6 +51,9 @@ class ProfiledPolicy(NoFaults):
             cost=self._cost,
             train_batch=self._train_batch,
         )
+
+    def fetch_s(self, node: NodeId) -> float:
+        return self._profile.node_copy_s
 
     def score_s(self, request: Request, node: NodeId) -> float:
         """Seconds until the sample is scored, including the wait for a judge of its node."""

@@ -240,9 +240,9 @@ class SimNode:
             judging.add_done_callback(self._scoring.discard)
 
     def copy(self, load: m.Load) -> None:
-        seconds = self._policy.fetch_s(self.id)
-        if seconds:
-            self._copied_at = self._loop.time() + seconds
+        is_here = self._files.get(f"{self.id}/{load.path}", ("", ""))[0] == load.digest
+        self._copied_at = self._loop.time() + (0.0 if is_here else self._policy.fetch_s(self.id))
+        if self._copied_at > self._loop.time():
             self._loop.call_at(self._copied_at, self._copied, load)
         else:
             self._copied(load)

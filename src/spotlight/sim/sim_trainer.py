@@ -283,12 +283,12 @@ async def _perform(effect: Effect, trainer: SimTrainer, pace: Pace, worker: Trai
             written = _Written(effect, snapshot, trainer.gang, trainer.core.rank)
             worker.background.start(lambda: _write(written, trainer, pace.write(), worker))
         case LoadState(path=path):
-            await worker.take_time(pace.load_s)
+            await worker.take_time(pace.restore())
             trainer.load(path)
         case CompareStates():
             await trainer.compare()
         case ReceiveState(source=source):
-            await worker.take_time(pace.load_s)
+            await worker.take_time(pace.restore())
             await trainer.receive(source)
     return None
 

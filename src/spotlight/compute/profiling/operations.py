@@ -118,6 +118,19 @@ def node_fetch(subject: ProfiledModel, watch: Stopwatch) -> Times:
     return one_figure(how, seconds)
 
 
+def store_load(subject: ProfiledModel, watch: Stopwatch) -> Times:
+    with published(subject) as (_, stored), node_folder() as folder:
+        node = NodeStore(folder)
+        copy_file(stored.path, folder / stored.path.name)
+
+        def load() -> None:
+            subject.resident.load(node.open(stored.weights))
+            subject.resident.drop(stored.weights)
+
+        seconds = watch.times(load, warm_ups=0)
+    return one_figure("Brought from shared memory to the device and read back.", seconds)
+
+
 def adopt(subject: ProfiledModel, watch: Stopwatch) -> Times:
     if subject.adapter.device.type == "cpu":
         raise InputError("on a CPU the pages of the store are the weights, so a trainer maps them like any worker")
@@ -240,6 +253,7 @@ MEASURES: Mapping[Operation, Measure] = {
     Operation.ROLE_SWITCH: role_switch,
     Operation.PUBLISH: publish,
     Operation.NODE_FETCH: node_fetch,
+    Operation.STORE_LOAD: store_load,
     Operation.ADOPT: adopt,
     Operation.SNAPSHOT: take_snapshot,
     Operation.CHECKPOINT: save_checkpoint,

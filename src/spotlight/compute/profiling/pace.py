@@ -8,7 +8,8 @@ are charged as denoising steps. Each change of role is charged. A checkpoint blo
 written beside other work; its duration includes the snapshot.
 
 Published weights are charged by their source, which `node/loading_core.py` chooses: `adopt` from the worker's own copy,
-`copy` from a neighbour on the node, `load_s` from the node's store, which includes the copy to that store.
+`copy` from a neighbour on the node, `load_s` from the node's store. The copy to that store is the node's and comes
+before, unless the profile has no figure of its own for it.
 """
 
 from dataclasses import dataclass
@@ -99,6 +100,10 @@ class Pace:
 
     def publish(self) -> float:
         """Seconds to write the published weights."""
+        return self.load_s
+
+    def restore(self) -> float:
+        """Seconds to take over the state of a checkpoint or of another rank."""
         return self.load_s
 
     def snapshot(self) -> float:
@@ -192,6 +197,9 @@ class ProfiledPace(Pace):
 
     def publish(self) -> float:
         return self._seconds(Operation.PUBLISH)
+
+    def restore(self) -> float:
+        return self._seconds(Operation.NODE_FETCH)
 
     def snapshot(self) -> float:
         return self._seconds(Operation.SNAPSHOT)

@@ -179,7 +179,7 @@ class Assist:
             late_s = self._late_s(worker)
             self._trained.discard(worker)
             self._passed[worker] = pull
-            self._scheduler.pull(worker, pull, now, late_s)
+            self._scheduler.pull(worker, pull, now, late_s, previews=self.is_resting)
 
     def is_starved(self, now: float) -> bool:
         """Whether trainers wait longer than assisting takes, so that they could roll out the next iteration."""
@@ -198,7 +198,7 @@ class Assist:
     def _pays(self, now: float) -> bool:
         if self._settings.tag and self._predict is None:
             return True
-        if not self._scheduler.has_waiting():
+        if not (self._scheduler.has_waiting() if self._predict is None else self._scheduler.has_exact_waiting()):
             return False
         if not self._settings.tag or self._predict is None:
             return not any(self._scheduler.serves(worker) for worker in self._directory.rolling())

@@ -83,6 +83,8 @@ class Operation(StrEnum):
     """Writing the published weights from the trainer to the run's store."""
     NODE_FETCH = "node_fetch"
     """Copying the published weights from the run's store to a node and applying them."""
+    STORE_LOAD = "store_load"
+    """The part of NODE_FETCH that a worker takes, once the node has its copy; NODE_FETCH if absent."""
     ADOPT = "adopt"
     """Applying the published weights from the memory of the trainer that wrote them; NODE_FETCH if absent."""
     PEER_COPY = "peer_copy"
@@ -101,6 +103,7 @@ class Operation(StrEnum):
 
 LIKE = {
     Operation.PREVIEW_STEP: Operation.DENOISE_STEP,
+    Operation.STORE_LOAD: Operation.NODE_FETCH,
     Operation.ADOPT: Operation.NODE_FETCH,
     Operation.PEER_COPY: Operation.NODE_FETCH,
     Operation.SNAPSHOT: Operation.CHECKPOINT,
@@ -219,6 +222,11 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def copies_sets(self) -> bool:
         """Whether published weights are copied to a device; on a CPU a trainer keeps no copy that it could adopt."""
         return Operation.ADOPT in self.operations
+
+    @property
+    def node_copy_s(self) -> float:
+        """Seconds of a copy of published weights to a node, in which its workers have no part."""
+        return max(0.0, self.seconds(Operation.NODE_FETCH) - self.seconds(Operation.STORE_LOAD))
 
     def degrees(self, operation: Operation) -> list[int]:
         """Degrees with points; none for a missing operation."""

@@ -82,6 +82,8 @@ RANKS = {
 def next_queue(worker: WorkerRecord, now: float, settings: SchedulerSettings) -> tuple[Backlog, Queue] | None:
     """The queue of the worker's next request; None if no waiting request may go to it."""
     for rank in RANKS[worker.standing]:
+        if rank == PREVIEW_RANK and not worker.takes_previews:
+            continue
         found: tuple[Backlog, Queue] | None = None
         for backlog in worker.backlogs:
             queue = backlog.queues[rank]

@@ -96,11 +96,11 @@ class Scheduler:
             known.pulls = pull.number
         return True
 
-    def pull(self, worker: WorkerId, pull: Pull, now: float, late_s: float = 0.0) -> None:
+    def pull(self, worker: WorkerId, pull: Pull, now: float, late_s: float = 0.0, previews: bool = True) -> None:
         """Offer free_rows; replaces the worker's previous pull and stands until an assignment replies to it.
 
         A worker pulls again after each assignment if it has free rows, and withdraws its pull with 0 rows. `late_s` is
-        the time until the worker could begin.
+        the time until the worker could begin, `previews` whether it takes them too.
         """
         known = self._workers.get(worker)
         if known is None:
@@ -108,6 +108,7 @@ class Scheduler:
         known.seen_at = now
         known.free_rows = min(pull.free_rows, known.rows)
         known.late_s = late_s
+        known.takes_previews = previews
         self._balance.measure(known, pull.row_steps_per_s)
         self._balance.recount(known)
         if known.free_rows > 0:
@@ -328,6 +329,10 @@ class Scheduler:
     def has_waiting(self) -> bool:
         """Whether any request waits."""
         return self._booking.waiting > 0
+
+    def has_exact_waiting(self) -> bool:
+        """Whether any request but previews waits."""
+        return self._booking.waiting > self.waiting(Work.PREVIEW)
 
     def is_only_ahead(self, iteration: int) -> bool:
         """Whether all waiting rollouts are of later iterations."""

@@ -261,6 +261,8 @@ class WorkerRecord:
     """Free rows of its standing pull; 0 if it has none."""
     late_s: float = 0.0
     """Seconds until it could begin the rows of its pull."""
+    takes_previews: bool = True
+    """Whether its pull is for previews too."""
     assignments: int = 0
     """Number of assignments so far."""
     pulls: int = 0

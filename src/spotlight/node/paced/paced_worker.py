@@ -132,7 +132,7 @@ class PacedRole:
             case m.Save():
                 return pace.snapshot()
             case m.Restore():
-                return pace.load_s
+                return pace.restore()
 
 
 def paced_write(pace: ProfiledPace) -> Write:
@@ -175,7 +175,7 @@ def pace_of(profile: Profile, settings: PaceSettings, launch: WorkerLaunch) -> P
     return ProfiledPace(
         step_s=profile.seconds(Operation.DENOISE_STEP),
         start_s=profile.seconds(Operation.WORKER_START),
-        load_s=profile.seconds(Operation.NODE_FETCH),
+        load_s=profile.seconds(Operation.STORE_LOAD),
         adopt_s=profile.seconds(Operation.ADOPT),
         train_s=profile.seconds(Operation.TRAIN_TIMESTEP),
         heartbeat_s=launch.heartbeat_s,
