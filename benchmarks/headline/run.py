@@ -20,6 +20,7 @@ from spotlight.control.profiles import Profile
 from spotlight.core.errors import InputError
 from spotlight.folder import config_digest
 from spotlight.sim.learning import LearningModel
+from spotlight.sim.memory import subject_of
 from spotlight.sim.numerics import Numerics
 from spotlight.surface.compare.simulated import Contest, run_one
 from spotlight.surface.simulating import Assumed, NumericsKind, numerics_for
@@ -48,15 +49,26 @@ def run_cells(args: Namespace, seed: int, wanted: Sequence[tuple[str, str, str]]
     open_cells = [cell for cell in wanted if not is_done(args, contests[cell], *cell, seed)]
     if not open_cells:
         return
-    remembered = args.remember / f"{args.family}-seed{seed}.msgpack" if args.remember else None
-    if remembered:
-        remembered.parent.mkdir(parents=True, exist_ok=True)
-    for learning in {contests[cell].learning: None for cell in open_cells}:
-        alike = [cell for cell in open_cells if contests[cell].learning == learning]
-        first = contests[alike[0]].config(recipe_of(alike[0][2]), seed)
-        with numerics_for(NumericsKind(args.numerics), first, learning, remembered) as numerics:
+    by_numbers: dict[str, list[tuple[str, str, str]]] = {}
+    for cell in open_cells:
+        by_numbers.setdefault(numbers_of(contests[cell], cell[2], seed), []).append(cell)
+    for numbers, alike in by_numbers.items():
+        remembered = args.remember / f"{args.family}-seed{seed}-{numbers}.msgpack" if args.remember else None
+        if remembered:
+            remembered.parent.mkdir(parents=True, exist_ok=True)
+        contest = contests[alike[0]]
+        first = contest.config(recipe_of(alike[0][2]), seed)
+        with numerics_for(NumericsKind(args.numerics), first, contest.learning, remembered) as numerics:
             for cell in alike:
                 run_cell(args, contests[cell], *cell, seed, numerics)
+
+
+def numbers_of(contest: Contest, setup: str, seed: int) -> str:
+    """Name of the numbers that a cell shares with others: its fit, or the digest of the settings that train it.
+
+    Setups that explore train with other settings than the others, so each kind has numbers of its own.
+    """
+    return contest.learning or subject_of(contest.config(recipe_of(setup), seed))
 
 
 def is_done(args: Namespace, contest: Contest, profile: str, trace: str, setup: str, seed: int) -> bool:

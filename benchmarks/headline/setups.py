@@ -92,7 +92,7 @@ STEADY = "steady"
 
 FITS = Path(__file__).parent / "fits"
 """Learning models in these settings, with and without exploration (benchmarks/learning_fit/)."""
-FITTED = (30, 31, 32, 33)
+FITTED = tuple(range(34, 42))
 """Seeds whose real curves were fitted, one by one and together."""
 
 

@@ -1,8 +1,8 @@
 """Fits of the headline's real curves, one for setups that explore and one for the others, in their own settings.
 
 Spreads and fidelity are those of the recipe's fit. `limit`, `rate` and `lag` are least squares over the held-out points
-of each seed in FITTED, and of all. `noise` is from the second differences of all plain curves, in which a smooth curve
-vanishes.
+of each seed in FITTED, and of all. `noise` is the deviation of the points of setups that explore, or do not, from the
+fits of their own seeds.
 Progress of an exploring run is that of a simulation with modelled numbers in the same settings.
 
 A modelled race is checked by its outcome: how many times fewer iterations ours takes to the final score of
@@ -34,6 +34,8 @@ Floats = NDArray[np.float64]
 OURS = "spotlight-fixed"
 RATES = np.geomspace(1e-3, 0.5, 1200)
 LAGS = np.concatenate([[0.0], np.geomspace(0.5, 60.0, 40)])
+FITTED_FIGURES = 3
+"""Figures of a fit that points were fitted with: limit, rate and lag."""
 DRAWS = 200
 """Modelled races of each seed behind a ratio."""
 
@@ -56,9 +58,9 @@ def fit_headline(paths: Sequence[Path], settings: Sequence[tuple[str, ...]] = ()
     for family in sorted(TASKS):
         changed = [override for name, override in settings if name == family]
         scores = {setup: curves_of(real, family, setup, changed) for setup in (BASELINE, OURS)}
-        noise = noise_of([curve.scores for curve in scores[BASELINE].values()])
+        noise = {setup: noise_of(family, setup, scores) for setup in scores}
         models = {
-            (setup, seed): fitted(Fit(family, setup, (seed,) if seed else FITTED, noise, real.origin), scores)
+            (setup, seed): fitted(Fit(family, setup, (seed,) if seed else FITTED, noise[setup], real.origin), scores)
             for setup in scores
             for seed in (None, *FITTED)
         }
@@ -66,7 +68,7 @@ def fit_headline(paths: Sequence[Path], settings: Sequence[tuple[str, ...]] = ()
             fit_of(family, setup, seed).write_bytes(msgspec.json.format(msgspec.json.encode(model), indent=1) + b"\n")
         others = {
             (setup, seed): fitted(
-                Fit(family, setup, [each for each in FITTED if each != seed], noise, real.origin), scores
+                Fit(family, setup, [each for each in FITTED if each != seed], noise[setup], real.origin), scores
             )
             for setup in scores
             for seed in FITTED
@@ -99,10 +101,14 @@ def simulated_progress(family: str, changed: list[str], iterations: Floats) -> F
     return np.asarray(-np.log(gaps / gaps[0]) / plain.rate)
 
 
-def noise_of(curves: Sequence[Floats]) -> float:
-    """Standard deviation of independent noise; the base has none."""
-    bends = np.concatenate([np.diff(scores[1:], 2) for scores in curves])
-    return float(np.sqrt(np.mean(np.square(bends)) / 6))
+def noise_of(family: str, setup: str, scores: Scores) -> float:
+    """Standard deviation of the points from the fits of their own seeds; the base lies on them."""
+    squares = free = 0.0
+    for seed, curve in scores[setup].items():
+        model = fitted(Fit(family, setup, (seed,), 0.0, ""), scores)
+        squares += float(np.square(modelled(model, curve) - curve.scores).sum())
+        free += len(curve.scores) - 1 - FITTED_FIGURES
+    return math.sqrt(squares / free)
 
 
 class Fit(NamedTuple):
@@ -126,7 +132,7 @@ def fitted(fit: Fit, scores: Scores) -> LearningModel:
         own,
         name=f"{fit.family} {kind}, headline, {', '.join(map(str, fit.seeds))}",
         source=(
-            f"base, limit, rate, lag: {fit.setup} with these seeds; noise: that of all seeds; in the settings of "
+            f"base, limit, rate, lag: {fit.setup} with these seeds; noise: that of all its seeds; in the settings of "
             f"benchmarks.headline, computed at {fit.origin}. prompt_std, seed_std, fidelity: those of "
             f"{own.name}."
         ),

@@ -53,7 +53,7 @@ def flight_that_was_given_up_comes_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Book, "resume_limit", newest)
 
 
-@caught_by(58)
+@caught_by(117)
 def parts_joined_by_their_steps(patch: pytest.MonkeyPatch) -> None:
     """A part is put on any part of the step that it builds on, also on that of another attempt."""
 

@@ -51,8 +51,8 @@ def test_modelled_numbers_are_drawn_from_the_fit_of_the_settings(tmp_path: Path)
     assert plain is not None
     assert exploring is not None
     assert plain == model_of("spot-no-explore") != exploring == model_of("spotlight-fixed")
-    # The real run of this seed ends at 0.634 after 80 iterations.
-    assert abs(plain.mean(80.0) - 0.634) < 0.01
+    # The real run of this seed ends at 0.666 after 80 iterations.
+    assert abs(plain.mean(80.0) - 0.666) < 0.01
     # Further seeds draw from the same real ones in turn.
     assert model_of("reserved-only", FITTED[1]) != plain == model_of("reserved-only", FITTED[0] + len(FITTED))
     assert model_of("reserved-only", numerics="real") is None

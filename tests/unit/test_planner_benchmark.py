@@ -54,8 +54,10 @@ def test_headline_fit_recovers_the_lagging_curve_and_the_noise_that_points_have(
     progress = np.tile(np.arange(0.0, 85.0, 5.0), 3)
     rewards = 0.9 - 0.3 * np.exp(-0.05 * (progress + 6.0 * np.expm1(-progress / 6.0)))
     assert headline_fit.fit_lagging(progress, rewards) == pytest.approx((0.6, 0.9, 0.05, 6.0), rel=0.05)
-    drawn = np.random.default_rng(0).normal(size=(20, 17)) * 0.005
-    assert headline_fit.noise_of([rewards[:17] + noise for noise in drawn]) == pytest.approx(0.005, rel=0.15)
+    plain, progress = headline_fit.BASELINE, progress[:17]
+    drawn = np.random.default_rng(0).normal(size=(20, 17)) * 0.005 * (progress > 0)
+    curves = {seed: headline_fit.Curve(progress, progress, rewards[:17] + noise) for seed, noise in enumerate(drawn)}
+    assert headline_fit.noise_of("words-large", plain, {plain: curves}) == pytest.approx(0.005, rel=0.1)
 
 
 def test_headline_fits_are_checked_by_the_iterations_of_races():

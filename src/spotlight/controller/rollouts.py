@@ -219,8 +219,11 @@ class Rollouts:
 
     async def taken(self, iteration: int) -> None:
         """Wait until no rollout waits for a slot: from now on slots may run out of rollouts."""
-        scheduler = self._hub.dispatcher.scheduler
-        await self._hub.until(lambda: not scheduler.waiting(Work.ROLLOUT), f"slots for iteration {iteration}")
+        ledger, scheduler = self._hub.dispatcher.ledger, self._hub.dispatcher.scheduler
+        await self._hub.until(
+            lambda: not scheduler.waiting(Work.ROLLOUT),
+            lambda: f"{_outstanding(ledger, iteration)} of iteration {iteration}",
+        )
 
     async def finished(self, iteration: int) -> None:
         ledger = self._hub.dispatcher.ledger
