@@ -92,7 +92,7 @@ def wire(
     held_out = HeldOut(
         hub, training, run_log.state, config.eval, held_out_prompts, run_log.size, config.iterations, emit
     )
-    explorer = _explorer(run_log, hub, samples)
+    explorer = _explorer(run_log, hub, samples, gang)
     loop = Loop(
         rollouts=rollouts,
         training=training,
@@ -179,7 +179,7 @@ def _watch(run_log: RunLog, hub: Hub, gang: Gang) -> StallWatch:
     return StallWatch(look, hub.waiting_for, dispatcher.setbacks.note, str(run_log.folder.path / "logs"))
 
 
-def _explorer(run_log: RunLog, hub: Hub, samples: Samples) -> Explorer:
+def _explorer(run_log: RunLog, hub: Hub, samples: Samples, gang: Gang) -> Explorer:
     config = run_log.config
     if not config.explores:
         return NoExploration()
@@ -194,7 +194,7 @@ def _explorer(run_log: RunLog, hub: Hub, samples: Samples) -> Explorer:
         is_assisted=config.pipeline.tag,
         is_early=config.pipeline.gap and config.explore.plan is PlanKind.FIXED,
     )
-    return Exploration(hub, samples, run_log.state, run_log.planner, rules, run_log.emit)
+    return Exploration(hub, samples, run_log.state, run_log.planner, rules, lambda: gang.trained_s, run_log.emit)
 
 
 def _ahead(run_log: RunLog, hub: Hub, rollouts: Rollouts, explorer: Explorer, schedule: Schedule) -> Ahead:

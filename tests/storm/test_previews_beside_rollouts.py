@@ -7,7 +7,7 @@ import pytest
 from test_simulate import LONG_FETCH, PROFILE, config, run
 
 from spotlight.control.profiles import Profile
-from spotlight.core.events import Compared, Holding, IterationDone, Planned, Record, Worked
+from spotlight.core.events import Compared, ExplorationClosed, Holding, IterationDone, Planned, Record, Worked
 from spotlight.core.journal import read
 from spotlight.core.work import Activity, Policy
 from spotlight.folder import RunFolder
@@ -73,3 +73,12 @@ def test_nodes_fetch_new_weights_while_their_workers_still_preview(tmp_path):
         ]
         assert len(held) == 8
         assert max(held) < 1.0 < LONG_FETCH.node_copy_s
+
+
+def test_patience_for_previews_is_a_multiple_of_all_training_of_the_iteration(tmp_path):
+    """Two spot slots: trainers have trained nearly everything when the last rollout and the first preview begin."""
+    few = ("cluster.spot=2", "explore.overrun=2", "explore.seeds=48")
+    found = records(tmp_path / "run", "spotlight", (*LONG_PREVIEWS, *few))
+    closed = [record.event for record in found if isinstance(record.event, ExplorationClosed)]
+    assert [event.discarded for event in closed] == [0] * len(closed)
+    assert closed

@@ -126,13 +126,18 @@ class Exploration:
         state: RunState,
         planner: Planner,
         rules: ExplorationRules,
+        trained_s: Callable[[], float],
         emit: Callable[[AnyEvent], None],
     ) -> None:
+        """`trained_s` returns the seconds of all training so far."""
         self._hub = hub
         self._samples = samples
         self._state = state
         self._planner = planner
         self._rules = rules
+        self._trained_s = trained_s
+        self._trained_before = 0.0
+        """Seconds of training when the last exploration was closed."""
         self._emit = emit
         self._begun = 0
         """Last iteration that was planned for."""
@@ -304,7 +309,10 @@ class Exploration:
 
     async def _finished(self, iteration: int) -> None:
         """Wait for all planned previews, or as long as `patience` allows."""
-        seconds = self._rules.patience.seconds(self._hub.clock.now() - self._began, self._awaited_s)
+        # With GAP most of an iteration is trained before its previews begin.
+        trained_s = max(self._trained_s() - self._trained_before, self._hub.clock.now() - self._began)
+        self._trained_before = self._trained_s()
+        seconds = self._rules.patience.seconds(trained_s, self._awaited_s)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._hub.until(lambda: self._is_drawn(iteration), f"previews for iteration {iteration}")

@@ -65,6 +65,8 @@ class Gang:
         """Longest reply time by kind of order: per sample for orders to train, else per order."""
         self.state = GangState.ABSENT
         self.life = 0
+        self.trained_s = 0.0
+        """Seconds of all orders to train so far."""
         self._restored = 0
         """The life that was restored to the ledger's step."""
         self._workers: list[WorkerId] = []
@@ -253,8 +255,9 @@ class Gang:
             reason = "; ".join(ordered.broken.values()) or f"{', '.join(ordered.workers)}: a rank died"
             raise GangLost(f"the gang was lost during {name} ({reason})")
         self._deaths.pop(name, None)
-        taken_s = (self._hub.clock.now() - began) / order_size(ordered.order)
-        self._longest_s[name] = max(self._longest_s.get(name, 0.0), taken_s)
+        taken_s = self._hub.clock.now() - began
+        self._longest_s[name] = max(self._longest_s.get(name, 0.0), taken_s / order_size(ordered.order))
+        self.trained_s += taken_s if isinstance(ordered.order, m.Train) else 0.0
         if ordered.failure is not None:
             raise error_of(ordered.failure.exit_code, f"training stopped: {ordered.failure.problem}")
         _check_alike(ordered)
