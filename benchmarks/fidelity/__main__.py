@@ -18,7 +18,10 @@ than the run.
 
 The start of a dozen processes at once on this machine is not measured here. So the trace loses no node before the end
 of the second iteration, and the simulation replays the run's nodes from then on: each joins, is warned and is lost at
-the times of the real one.
+the times of the real one. Losses are placed by the end of the warm-up and the iterations of a simulation without
+losses, so any profile has losses with notice, without notice and of several nodes at once (`losses.py`). A run that
+starts so slowly that it loses a node in its warm-up is repeated with later losses, and a pair without a loss is an
+error.
 
 Results are kept by kind and seed; --merge adds to those in --out, so that kinds and seeds can be run one by one.
 """

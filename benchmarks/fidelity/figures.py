@@ -11,7 +11,8 @@ from benchmarks.lib import merge
 from benchmarks.lib.figures import Figure
 from benchmarks.lib.local_runs import Timing
 
-LIMITS = {"cpu": 0.05, "paced": 0.05, "trace": 0.10}
+LIMITS = {"cpu": 0.03, "paced": 0.03, "trace": 0.03}
+"""Largest error that the simulator should have, by kind."""
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):

@@ -68,3 +68,8 @@ def timing(records: Sequence[Record], speed: float = 1.0) -> Timing:
         train=statistics.median(event.train_s for event in events) * speed,
         losses=sum(isinstance(record.event, NodeLost) and ends[0] < record.at <= ends[-1] for record in records),
     )
+
+
+def warmed_up(records: Sequence[Record]) -> float:
+    """Time at which the warm-up ended."""
+    return [record.at for record in records if isinstance(record.event, IterationDone)][WARM_UP - 1]

@@ -8,9 +8,12 @@ import torch
 
 from spotlight.compute.profiling.company import Company
 from spotlight.compute.profiling.operations import LeftOut, measurements
+from spotlight.compute.profiling.slot_at_work import COMMIT_EVERY, SlotAtWork
 from spotlight.compute.profiling.stopwatch import Stopwatch
 from spotlight.compute.profiling.subject import QUICK_BATCHES, tiny_subject
+from spotlight.compute.rollout.engine import Engine
 from spotlight.control.profiles import Operation, Times
+from spotlight.pools.config import ClusterConfig
 
 WATCH = Stopwatch(device=torch.device("cpu"), repeats=1, patience_s=0.0)
 LOGGING = """
@@ -74,3 +77,21 @@ def test_operation_whose_neighbour_is_gone_is_left_out_with_the_reason(neighbour
         ((_, outcome),) = measurements(subject, WATCH, [Operation.DECODE], company)
     assert isinstance(outcome, LeftOut)
     assert "lower --beside" in outcome.why
+
+
+def test_a_slot_at_work_commits_its_samples_as_often_as_a_run(monkeypatch):
+    commits = []
+    step = Engine.step
+
+    def observed(engine):
+        boundary = step(engine)
+        commits.append([commit.step for commit in boundary.commits])
+        return boundary
+
+    monkeypatch.setattr(Engine, "step", observed)
+    subject = tiny_subject("words", "cpu", QUICK_BATCHES)
+    assert subject.world is not None
+    with SlotAtWork(subject, subject.world) as slot:
+        slot.wave(2)
+    assert ClusterConfig().commit_every == COMMIT_EVERY
+    assert commits == [[step, step] if step % COMMIT_EVERY == 0 and step < 10 else [] for step in range(1, 11)]

@@ -69,7 +69,7 @@ def denoising(subject: ProfiledModel, watch: Stopwatch) -> Times:
             points.append(point([each / STEPS for each in seconds], batch))
     how = (
         f"A step's share of whole samples of {STEPS} steps through the rollout engine, without guidance, eager; they "
-        "are decoded and judged meanwhile on the same cores, by one thread each."
+        "commit their flights, and are decoded and judged meanwhile on the same cores, by one thread each."
     )
     return Times(interpolation=BY_BATCH, series=(measured(how, points), derive.crews(points, subject.tokens)))
 

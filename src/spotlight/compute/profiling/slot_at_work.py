@@ -1,4 +1,5 @@
-"""The work of a slot in a run, without messages: it admits and denoises samples, decodes and scores them meanwhile.
+"""The work of a slot in a run, without messages: it admits and denoises samples, commits their flights, and decodes
+and scores them meanwhile.
 
 A worker, its sender thread and its node's rewards share the machine's cores, so on a machine without spare cores a step
 takes longer in a run than alone.
@@ -16,6 +17,9 @@ from spotlight.compute.rewards.reward_pool import RewardPool
 from spotlight.compute.rollout.engine import Engine, Finished, decode_images
 from spotlight.core.types import Sample, Sampling, Version
 from spotlight.core.work import Request, Work
+
+COMMIT_EVERY = 2
+"""Steps between two commits of a sample, as `cluster.commit_every` by default; the model's thread makes them."""
 
 
 class SlotAtWork:
@@ -66,7 +70,8 @@ class SlotAtWork:
     def _admit(self, engine: Engine) -> None:
         sampling = Sampling(steps=STEPS, size=self._subject.size)
         sample = Sample(prompt=self._prompt.id, seed=next(self._seeds), sampling=sampling, version=Version(0))
-        engine.admit(Request(work=Work.ROLLOUT, iteration=0, group=0, sample=sample), self._prompt, attempt=1)
+        request = Request(work=Work.ROLLOUT, iteration=0, group=0, sample=sample)
+        engine.admit(request, self._prompt, attempt=1, commit_every=COMMIT_EVERY)
 
     def _deliver(self, finished: Sequence[Finished]) -> None:
         images = decode_images(self._subject.adapter, finished)
