@@ -3,9 +3,10 @@
     python -m benchmarks.fidelity [--only cpu paced trace] [--seeds 0 1 2] [--fresh-profile] [--merge] [--json]
 
 - cpu: `words-nft` really trains on one reserved and one spot process, one thread each, on this machine; the simulation
-  takes its durations from the profile `cpu-words`, or with --fresh-profile from one that is measured before each run.
-  Such a run has two cores, which its judges, agents and controller also use, so the profile is measured with another
-  slot at work (`spotlight profile --beside 1`).
+  takes its durations from the profile `cpu-words`, or with --fresh-profile from the mean of two that are measured
+  before and after each run, because the speed of a shared machine changes within minutes. Such a run has two cores,
+  which its judges, agents and controller also use, so the profile is measured with another slot at work
+  (`spotlight profile --beside 1`).
 - paced: four reserved slots that train together and eight spot slots, real controller, agents, workers and sockets;
   each operation is held to its duration in a profile (`spotlight train --pace`).
 - trace: the same while spot nodes come and go by a generated trace, with and without notice, by SIGKILL.
@@ -38,9 +39,9 @@ KINDS = ("cpu", "paced", "trace")
 def main() -> None:
     flags = parser("fidelity", __doc__, out=Path("runs/fidelity"))
     flags.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS))
-    flags.add_argument("--fresh-profile", action="store_true", help="measure cpu-words before each run")
+    flags.add_argument("--fresh-profile", action="store_true", help="measure cpu-words before and after each run")
     flags.add_argument("--profile", default="h200-qwen-image-512", help="of the paced runs")
-    flags.add_argument("--speed", type=float, default=4.0, help="seconds of that profile in one")
+    flags.add_argument("--speed", type=float, default=2.0, help="seconds of that profile in one")
     flags.add_argument("--iterations", type=int, default=8, help="number that counts, after the warm-up")
     flags.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="one run of each kind per seed")
     flags.add_argument("--merge", action="store_true", help="keep other kinds and seeds of --out")

@@ -1,5 +1,6 @@
 """Real runs and their simulations: on this machine, paced by a profile, and under a trace."""
 
+import math
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from benchmarks.lib.provenance import provenance
 from spotlight.config import RunConfig, load_config
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.market.traces import PUNCTUALITY_S, Happening, Trace, TraceEvent, in_order
-from spotlight.control.profiles import Operation, Profile, efficient_batch
+from spotlight.control.profiles import Operation, Point, Profile, Series, efficient_batch
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.core.events import NodeJoined, NodeLost, NoticeGiven, Record
 from spotlight.core.journal import read
@@ -49,6 +50,8 @@ class Case:
     speed: float = 1.0
     trace: Trace | None = None
     """Trace in seconds of the profile."""
+    is_fresh: bool = False
+    """Whether the profile is measured before the run, and again after it."""
 
 
 def cpu_case(profile: Profile, iterations: int, seed: int) -> Case:
@@ -89,6 +92,8 @@ def with_trace(case: Case, seed: int, iterations: int, calm: Undisturbed) -> Cas
 def compared(case: Case, folder: Path) -> tuple[Timing, Timing]:
     """The real run and the simulated one."""
     real = trained(configured(case, folder, "real"), folder)
+    if case.is_fresh:
+        case = replace(case, profile=between(case.profile, fresh_profile(folder / "after")))
     return timing(real, case.speed), timing(virtually(case, folder, "simulated"), case.speed)
 
 
@@ -168,6 +173,7 @@ def name_of(node: NodeId) -> str:
 
 def fresh_profile(folder: Path, beside: int = 1) -> Profile:
     """As `spotlight profile` measures it, with the threads of a worker and `beside` other slots at work."""
+    folder.mkdir(exist_ok=True)
     path = folder / f"{CPU_PROFILE}.json"
     command = [sys.executable, "-m", "spotlight.surface.cli.main", "profile", "--model", "words"]
     command += ["--beside", str(beside), "--out", str(path)]
@@ -175,10 +181,28 @@ def fresh_profile(folder: Path, beside: int = 1) -> Profile:
     return Profile.load(path)
 
 
+def between(before: Profile, after: Profile) -> Profile:
+    """The profile with the geometric mean of both seconds: a shared machine's speed changes within minutes."""
+
+    def mean(one: Point, other: Point) -> Point:
+        return Point(one.batch, one.degree, math.sqrt(one.p50 * other.p50), math.sqrt(one.p99 * other.p99))
+
+    def joined(one: Series, other: Series) -> Series:
+        return msgspec.structs.replace(one, points=tuple(map(mean, one.points, other.points)))
+
+    operations = {
+        operation: msgspec.structs.replace(
+            times, series=tuple(map(joined, times.series, after.operations[operation].series))
+        )
+        for operation, times in before.operations.items()
+    }
+    return msgspec.structs.replace(before, operations=operations)
+
+
 def case_of(kind: str, seed: int, args: Namespace, folder: Path) -> Case:
     if kind == "cpu":
-        profile = fresh_profile(folder) if args.fresh_profile else Profile.load(CPU_PROFILE)
-        return cpu_case(profile, args.iterations, seed)
+        profile = fresh_profile(folder / "before") if args.fresh_profile else Profile.load(CPU_PROFILE)
+        return replace(cpu_case(profile, args.iterations, seed), is_fresh=args.fresh_profile)
     return paced_case(args.profile, args.iterations, seed, args.speed)
 
 

@@ -4,7 +4,10 @@ import msgspec
 import pytest
 
 from benchmarks.fidelity import figures as results
+from benchmarks.fidelity import run as runs_of
 from benchmarks.lib.local_runs import Timing
+from spotlight.control.profiles import Operation, Profile
+from spotlight.node.paced.quicker import quicker
 
 
 def pair(seed, real, simulated):
@@ -44,3 +47,11 @@ def test_figure_over_seeds_has_their_spread():
     error = figures["fidelity_cpu_error"]
     assert (error.low, error.value, error.high) == pytest.approx((-0.1, 0.0, 0.2))
     assert figures["cpu_simulated_s"].high == 12
+
+
+def test_profile_of_a_run_is_the_mean_of_those_before_and_after_it():
+    before = Profile.load("cpu-words")
+    between = runs_of.between(before, quicker(before, 1 / 4))
+    for operation in (Operation.DENOISE_STEP, Operation.TRAIN_TIMESTEP):
+        assert between.seconds(operation, 8) == pytest.approx(2 * before.seconds(operation, 8))
+        assert between.p99(operation, 8) == pytest.approx(2 * before.p99(operation, 8))
