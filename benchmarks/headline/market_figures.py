@@ -177,8 +177,7 @@ def market_races(found: Sequence[Cell], ours: str) -> list[MarketRace]:
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-def figures_of(found: Sequence[Cell], ours: str, checked: Sequence[Cell] = ()) -> dict[str, Figure]:
-    """All figures; `checked` are cells of the same races with real numbers."""
+def figures_of(found: Sequence[Cell], ours: str) -> dict[str, Figure]:
     prices = PriceTable.load(None)
     every = market_races(completed(found), ours)
     field = [race for race in every if race.trace != STEADY]
@@ -196,7 +195,7 @@ def figures_of(found: Sequence[Cell], ours: str, checked: Sequence[Cell] = ()) -
     figures["worst_vs_reserved_only"] = Figure(value=low, low=low, high=high, unit=f"times sooner; {worst.name}")
     figures |= decomposition([race for race in every if race.trace == STEADY], "steady")
     figures |= fixed_score_figures(field)
-    return figures | (model_figures(field, checked) if checked else {})
+    return figures
 
 
 def _windows(field: Sequence[MarketRace]) -> Figure:
@@ -306,32 +305,6 @@ def fixed_score_figures(field: Sequence[MarketRace]) -> dict[str, Figure]:
                     f"times sooner than {BASELINE}; {len(mine) - len(both)} of {len(mine)} did not reach it",
                 )
     return figures
-
-
-def model_figures(field: Sequence[MarketRace], checked: Sequence[Cell]) -> dict[str, Figure]:
-    """Difference of modelled from real numbers over the same races: of the mean gain, and race by race."""
-    ours = field[0].ours
-    real = {race.name: race for race in market_races(completed(checked), ours) if race.trace != STEADY}
-    pairs = [(race, real[race.name]) for race in field if race.name in real]
-    if not pairs:
-        raise InputError("the cells with real numbers are of other races; run some of the same windows and seeds.")
-    off = [math.log(model.sooner(BASELINE) / exact.sooner(BASELINE)) for model, exact in pairs]
-    grouped: dict[str, list[float]] = {}
-    for each, (_, exact) in zip(off, pairs, strict=True):
-        grouped.setdefault(exact.market.value, []).append(each)
-    by_class = {market: abs(math.expm1(arithmetic(values))) for market, values in grouped.items()}
-    return {
-        "model_error": Figure(
-            value=abs(math.expm1(arithmetic(off))),
-            low=min(by_class.values()),
-            high=max(by_class.values()),
-            unit=f"of the geometric mean gain over the same {len(pairs)} races, low and high by class "
-            f"({', '.join(sorted(by_class))})",
-        ),
-        "model_error_by_race": Figure.mean([abs(math.expm1(each)) for each in off], "of a race's gain"),
-        "speedup_real": extremes([exact.sooner(BASELINE) for _, exact in pairs], f"{sooner_than(BASELINE)}, real"),
-        "speedup_model_same_races": extremes([model.sooner(BASELINE) for model, _ in pairs], sooner_than(BASELINE)),
-    }
 
 
 # -- spreads -----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.headline import cells
 from benchmarks.headline.cells import Cell
 from benchmarks.headline.figures import SWEPT_SEEDS
+from benchmarks.headline.market_check import check_figures
 from benchmarks.headline.market_figures import figures_of, market_races
 from benchmarks.headline.market_windows import MarketClass, MarketWindow, at_hours, drawn, listed
 from benchmarks.headline.run import run_cells, stem
@@ -97,7 +98,7 @@ def present(paths: Sequence[Path], checked: Sequence[Cell], args: Namespace) -> 
     seeds = sorted({cell.seed for cell in found})
     summary = summary_of(
         args.out.stem,
-        figures_of(found, args.ours, checked),
+        figures_of(found, args.ours) | (check_figures(found, checked, args.ours) if checked else {}),
         seeds,
         ours=args.ours,
         computed=sorted({f"{cell.commit} on {cell.hardware}" for cell in (*found, *checked)}),

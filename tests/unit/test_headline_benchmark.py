@@ -40,6 +40,21 @@ def test_figures_are_against_the_setups_that_ran() -> None:
     assert "speedup_vs_spot_no_explore" in headline_results.ratios_of(headline_results.races(more, "spotlight-fixed"))
 
 
+def test_setups_that_train_with_other_settings_share_no_real_numbers(tmp_path: Path) -> None:
+    """One that computed with the numbers of another would train with the other's rate and averages."""
+    args = argparse.Namespace(
+        family="scenes", same_batches=False, device="cpu", overrides=[], numerics="real", out=tmp_path
+    )
+
+    def numbers(setup: str, seed: int = 1) -> str:
+        contest = headline.contest_of(args, "h200-qwen-image-512", headline.STEADY, setup, seed)
+        return headline.numbers_of(contest, setup, seed)
+
+    assert numbers("reserved-only") == numbers("spot-no-explore") == numbers("on-demand")
+    assert numbers("reserved-only") != numbers("spotlight-fixed") == numbers("reserved-explore")
+    assert numbers("reserved-only") != numbers("reserved-only", seed=2)
+
+
 def test_modelled_numbers_are_drawn_from_the_fit_of_the_settings(tmp_path: Path) -> None:
     def model_of(setup: str, seed: int = FITTED[0], **changes: object) -> LearningModel | None:
         given = {"family": "scenes", "same_batches": False, "device": "cpu", "overrides": [], "numerics": "model"}

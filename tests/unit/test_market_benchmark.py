@@ -10,6 +10,7 @@ import pytest
 from benchmarks.headline import market_figures as results
 from benchmarks.headline import market_runs as markets
 from benchmarks.headline.cells import Cell, CellPoint
+from benchmarks.headline.market_check import check_figures
 from benchmarks.headline.market_figures import crossing, market_races
 from benchmarks.headline.market_windows import (
     CHOSEN_WITH,
@@ -290,11 +291,13 @@ def test_fixed_scores_do_not_move_with_the_baselines_end():
 def test_model_error_is_of_the_mean_gain_over_the_same_races():
     model = [*race(1.0, 0), *race(2.0, 1)]
     real = [*race(2.0, 0), *race(1.0, 1), *race(1.0, 7)]
-    figures = results.figures_of(model, OURS, real)
+    figures = check_figures(model, real, OURS)
+    (gain,) = [figures[f"speedup_{kind}_real"] for kind in MarketClass if f"speedup_{kind}_real" in figures]
+    assert gain.value == pytest.approx((2 * 4 * 4) ** (1 / 3)), "of all races with real numbers"
     assert figures["model_error"].value == pytest.approx(0.0), "gains of 4 and 2, and of 2 and 4"
     assert figures["model_error_by_race"].value == pytest.approx((1.0 + 0.5) / 2)
     with pytest.raises(InputError, match="other races"):
-        results.figures_of(model, OURS, race(1.0, 7))
+        check_figures(model, race(1.0, 7), OURS)
 
 
 def test_result_has_slot_hours_of_every_evaluation_and_no_folders(tmp_path, capsys):
