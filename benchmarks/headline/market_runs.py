@@ -108,7 +108,17 @@ def present(paths: Sequence[Path], checked: Sequence[Cell], args: Namespace) -> 
         composed="setups without exploration ran with one seed; others have its clock and the scores of reserved-only",
         points="iteration,hours,reserved_slot_hours,spot_slot_hours,score",
     )
-    publish(summary, args.out, args.json, cells=[shown(cell) for cell in (*found, *checked)])
+    real = curves_among(checked, args.ours) if args.curves else checked
+    publish(summary, args.out, args.json, cells=[shown(cell) for cell in (*found, *real)])
+
+
+def curves_among(checked: Sequence[Cell], ours: str) -> list[Cell]:
+    """One cell for each real curve; the others have the same scores and the clocks of modelled cells."""
+    curves: dict[tuple[str, str, int], Cell] = {}
+    for cell in checked:
+        if cell.setup in (BASELINE, ours) and cell.trace == STEADY:
+            curves.setdefault((cell.family, cell.setup, cell.seed), cell)
+    return list(curves.values())
 
 
 def shown(cell: Cell) -> dict[str, object]:
