@@ -35,6 +35,13 @@ def real_figures(races: Sequence[MarketRace], price: Price) -> dict[str, Figure]
             figures[f"speedup_{market.value}_real"] = spread(
                 mine, sooner_by(BASELINE), geometric, f"{sooner_than(BASELINE)}, real, {len(mine)} races"
             )
+            figures[f"cost_{market.value}_real"] = spread(
+                mine, cheaper_by(BASELINE, price), geometric, f"{cheaper_than(BASELINE)}, real"
+            )
+    worst = min(races, key=lambda race: race.sooner(BASELINE))
+    figures["worst_vs_reserved_only_real"] = Figure.single(
+        worst.sooner(BASELINE), f"{sooner_than(BASELINE)}, real; {worst.name}"
+    )
     explored = [race for race in races if race.market is MarketClass.FULL and SAME_SLOTS in race.cells]
     if explored:
         figures["cost_vs_reserved_explore_real"] = spread(
