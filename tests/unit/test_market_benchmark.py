@@ -306,7 +306,7 @@ def test_result_has_slot_hours_of_every_evaluation_and_no_folders(tmp_path, caps
     for each in race(1.0, spot=8.0):
         merge.write(folder / f"{each.name}.json", each)
     out = tmp_path / "markets"
-    markets.present([folder], [], Namespace(ours=OURS, out=out, json=True, numbers=""))
+    markets.present([folder], [], Namespace(ours=OURS, out=out, json=True, numbers="", curves=None))
     written = json.loads(out.with_suffix(".json").read_text())
     assert written["points"] == "iteration,hours,reserved_slot_hours,spot_slot_hours,score"
     (ours,) = [each for each in written["cells"] if each["setup"] == OURS]
