@@ -1,6 +1,7 @@
 """The worker's own loop from an order to publish until it holds the weights, with a stand-in for its device."""
 
 import queue
+import threading
 from pathlib import Path
 
 from tiny_models import RUN_SEED, OnDevice, tiny_adapter
@@ -14,7 +15,7 @@ from spotlight.compute.train.trainer import Trainer
 from spotlight.core import messages as m
 from spotlight.core.crew_messages import Adopt, AskNeighbour, Offered
 from spotlight.core.types import NodeId, Version, WorkerId
-from spotlight.core.work import SlotClass, WeightsId
+from spotlight.core.work import RequestId, SlotClass, WeightsId
 from spotlight.node.equipment import Equipment, Send
 from spotlight.node.launch import WorkerLaunch
 from spotlight.node.worker import Worker
@@ -63,8 +64,7 @@ def equip(launch: WorkerLaunch, settings: WorkerSettings, send: Send) -> Equipme
     return Equipment(adapter, shared, resident, engine, role, "gpu")
 
 
-def messages_of(folder: Path, *announced: type[m.AnyMessage]) -> list[m.AnyMessage]:
-    """Messages about weights after the order to publish; the store of its node stays empty."""
+def launched(folder: Path) -> tuple[WorkerLaunch, WorkerSettings]:
     settings = WorkerSettings(
         run_seed=RUN_SEED,
         run_folder=str(folder / "run"),
@@ -83,9 +83,14 @@ def messages_of(folder: Path, *announced: type[m.AnyMessage]) -> list[m.AnyMessa
         store=str(folder / "store"),
         settings=b"",
     )
+    return launch, settings
+
+
+def messages_of(folder: Path, *announced: type[m.AnyMessage]) -> list[m.AnyMessage]:
+    """Messages about weights after the order to publish; the store of its node stays empty."""
     agent = Agent(list(announced))
     try:
-        Worker(ME, agent, launch, settings, equip).run()
+        Worker(ME, agent, *launched(folder), equip).run()
     except ScenarioOver:
         return [message for message in agent.received if not isinstance(message, m.Hello | m.Pull | Offered)]
     raise AssertionError("the worker ended without an order to")
@@ -96,3 +101,19 @@ def test_worker_that_published_holds_what_it_wrote_without_asking_a_neighbour_or
         published, *held = messages_of(tmp_path / str(number), *announced)
         assert isinstance(published, m.PublishedWeights)
         assert held == [m.Held(weights=BEHAVIOUR, digest=published.digest)] * len(announced)
+
+
+def test_commits_wait_for_no_picture(tmp_path, monkeypatch):
+    """A worker that is killed while it decodes has lost no commit: its samples continue there."""
+    decoding, sent = threading.Event(), queue.SimpleQueue[m.AnyMessage]()
+    monkeypatch.setattr(Worker, "_decode", lambda self, finished: decoding.wait(FOR_EVER_S))
+    agent = Agent([])
+    monkeypatch.setattr(agent, "send", lambda envelope, blob=b"": sent.put(envelope.message))
+    worker = Worker(ME, agent, *launched(tmp_path), equip)
+    commit = m.Commit(request=RequestId("rollout/0/0/1"), attempt=1, step=2)
+    try:
+        worker.deliver([])
+        worker.commit([(commit, b"flight")])
+        assert sent.get(timeout=60.0) == commit
+    finally:
+        decoding.set()

@@ -6,6 +6,8 @@ and delete a file for each would cost more than everything else about a commit. 
 parts, so a restarted controller finds them there (`compute/rollout/stored_flights.py`). Workers append finished samples
 in the same way, to files of their iteration; what comes from other machines, and every picture, is a file of its own.
 
+One thread may append flights while another appends samples: they share no file.
+
 Invariant (tests/unit/test_blob_store.py): `put` and the appends return after the bytes are in the file; `get` returns
 exactly as many bytes as were stored there, or raises BlobError. Seals inside the bytes show whether they are damaged.
 A file of several blobs never replaces another, and bytes that a full disk cut short are overwritten.

@@ -1,8 +1,9 @@
 """One slot's persistent process: pulls work, denoises step by step, commits, and trains if its slot has that role.
 
-`WorkerCore` decides, and this process carries its effects out. Four threads: the main thread owns the model; the
+`WorkerCore` decides, and this process carries its effects out. Five threads: the main thread owns the model; the
 control thread reads messages and ends the process when the agent is gone; the heartbeat thread sends Alive; neither
-touches the model. The sender thread decodes and sends finished samples while the next steps run.
+touches the model. While the next steps run, the sender thread decodes and sends finished samples, and the commit thread
+stores and sends flights, so that a commit waits for no picture.
 """
 
 import contextlib
@@ -89,6 +90,7 @@ class Worker:
         """A message that ended a wait and is not applied yet."""
         self._last_effect = time.monotonic()
         self._sender = ThreadPoolExecutor(1, "sender")
+        self._committer = ThreadPoolExecutor(1, "committer")
         self._store = BlobStore(Path(launch.home), worker) if launch.home else None
 
     def run(self) -> None:
@@ -156,10 +158,10 @@ class Worker:
         self._connection.send(m.Envelope(self._id, message), blob)
 
     def commit(self, commits: Sequence[CommitFrame]) -> None:
-        self._submit(post_commits, commits, self._store, self.send)
+        self._submit(self._committer, post_commits, commits, self._store, self.send)
 
     def deliver(self, finished: Sequence[Finished]) -> None:
-        self._submit(self._decode, finished)
+        self._submit(self._sender, self._decode, finished)
 
     # -- effects of the core, on the model's thread --------------------------------------------------------------------
 
@@ -232,14 +234,15 @@ class Worker:
         return self._role.state(policy)
 
     def _exit(self) -> None:
-        self._sender.shutdown(wait=True)
+        for thread in (self._committer, self._sender):
+            thread.shutdown(wait=True)
         sys.stdout.flush()
         os._exit(0)
 
     # -- the other threads ---------------------------------------------------------------------------------------------
 
-    def _submit(self, job: Callable[..., None], *arguments: object) -> None:
-        """Run a job in the sender thread, in order. A failed job ends the process: a lost result looks like a hang."""
+    def _submit(self, thread: ThreadPoolExecutor, job: Callable[..., None], *arguments: object) -> None:
+        """Run a job in one of the threads, in order. A failed job ends the process: a lost result looks like a hang."""
 
         def guarded() -> None:
             try:
@@ -253,7 +256,7 @@ class Worker:
                 traceback.print_exc()
                 os._exit(1)
 
-        self._sender.submit(guarded)
+        thread.submit(guarded)
 
     def _decode(self, finished: Sequence[Finished]) -> None:
         """Decode and send finished samples; only rollouts, which are trained on, carry their tensors."""
