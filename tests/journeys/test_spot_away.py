@@ -105,5 +105,5 @@ def test_auto_rents_stand_ins_only_for_a_deadline_that_would_be_missed(tmp_path:
 
 
 def test_auto_rents_nothing_that_the_money_does_not_cover(tmp_path: Path):
-    records = run(tmp_path, "market.fallback_s=auto", "budget.max_hours=0.42", "budget.max_dollars=6")
+    records = run(tmp_path, "market.fallback_s=auto", "budget.max_hours=0.42", "budget.max_dollars=5")
     assert stays(records, "stand-in") == []

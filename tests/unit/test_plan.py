@@ -92,8 +92,9 @@ def test_iterations_that_are_not_simulated_take_the_mean_and_cost_as_much():
 
 
 def test_spot_nodes_shorten_an_iteration_until_training_bounds_it():
-    recipe, counts = "words-large-nft+pipelined", (0, 4, 16, 32, 64)
-    found = {one["spot"]: one["seconds_per_iteration"] for one in forecasts("--spot", *counts, recipe=recipe)}
+    recipe, counts, bound = "words-large-nft+pipelined", (0, 4, 16, 32, 64), ("algorithm.timesteps_per_sample=3",)
+    forecast = forecasts("--spot", *counts, recipe=recipe, settings=bound)
+    found = {one["spot"]: one["seconds_per_iteration"] for one in forecast}
     assert found[0] > found[4] > found[16] >= found[32]
     assert found[64] == pytest.approx(found[32], rel=0.03)
     (trained_longer,) = forecasts("--spot", 64, recipe=recipe, settings=("algorithm.timesteps_per_sample=4",))
