@@ -138,8 +138,11 @@ def _name(node: NodeId) -> str:
     return node.rpartition(".")[0]
 
 
-HEARTBEAT_S, SILENCE_S, TICK_S = 10.0, 60.0, 2.0
-"""Virtual workers are never silent unless they are lost, so rare heartbeats suffice."""
+RAREST_HEARTBEAT_S, SILENCE_S, TICK_S = 10.0, 60.0, 2.0
+"""Virtual workers are never silent unless they are lost, so large fleets have rare heartbeats."""
+HEARTBEATS_PER_S = 30
+"""Heartbeats of a large fleet per virtual second: those of small ones are as frequent as in a run, because shares follow
+the progress that they report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,11 +175,13 @@ class SimulationEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def simulated(config: RunConfig, profile: Profile) -> RunConfig:
-    """The recipe as the simulator runs it: the profile's rows, role switch and degrees of crews, rare heartbeats, an
-    unsynced journal."""
+    """The recipe as the simulator runs it: the profile's rows, role switch and degrees of crews, rare heartbeats of a
+    large fleet, an unsynced journal."""
     rows = efficient_batch(profile, Operation.DENOISE_STEP)
-    settings = config.model_dump()
-    settings["cluster"] |= {"rows": rows, "heartbeat_s": HEARTBEAT_S, "silence_s": SILENCE_S}
+    settings, cluster = config.model_dump(), config.cluster
+    slots = (cluster.reserved + cluster.spot) * cluster.slots
+    heartbeat_s = max(cluster.heartbeat_s, min(slots / HEARTBEATS_PER_S, RAREST_HEARTBEAT_S))
+    settings["cluster"] |= {"rows": rows, "heartbeat_s": heartbeat_s, "silence_s": max(SILENCE_S, 4 * heartbeat_s)}
     if config.cluster.elastic.degrees == "auto":
         most = min(config.cluster.slots, config.cluster.elastic.max_degree or config.cluster.slots)
         degrees = [degree for degree in crew_degrees(profile) if degree <= most]
