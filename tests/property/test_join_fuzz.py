@@ -66,7 +66,7 @@ def messages(party: Party) -> list[m.AnyMessage]:
         m.Commit(request=request.id, attempt=1, step=2, flight=stolen),
         m.Result(request=other.id, attempt=1, digest="weights", steps=6, payload=PAYLOAD),
         hello,
-        m.Pull(free_rows=4, row_steps_per_s=2.0, answered=0),
+        m.Pull(free_rows=4, row_steps_per_s=2.0, saturating_rows=2, answered=0),
         m.Held(weights=request.weights, digest="other"),
         m.Alive(progress=(m.Progress(request.id, 1, 3),), spans=(m.Span("rollout", 2.0, 1.0),), gain=1.0),
         m.Gone(worker=party.honest, cause="forged"),

@@ -55,8 +55,11 @@ class World:
         self.scheduler.holds(worker, list(weights))
         return worker
 
-    def pull(self, worker: WorkerId, free_rows: int = 8, speed: float | None = None) -> None:
-        self.scheduler.pull(worker, Pull(free_rows=free_rows, row_steps_per_s=speed), self.now)
+    def pull(
+        self, worker: WorkerId, free_rows: int = 8, speed: float | None = None, saturating: int | None = None
+    ) -> None:
+        offer = Pull(free_rows=free_rows, row_steps_per_s=speed, saturating_rows=saturating)
+        self.scheduler.pull(worker, offer, self.now)
 
     def assign(self) -> list[Assignment]:
         return self.scheduler.assign(self.now)

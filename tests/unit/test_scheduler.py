@@ -7,7 +7,7 @@ from spotlight.control.ledger import InvariantBroken, Ledger, SampleState
 from spotlight.control.scheduler import Scheduler
 from spotlight.core.messages import Pull
 from spotlight.core.types import WorkerId
-from spotlight.core.work import Policy, SlotClass, WeightsId, Work
+from spotlight.core.work import NoticeKind, Policy, RequestId, SlotClass, WeightsId, Work
 
 
 @pytest.fixture
@@ -182,6 +182,33 @@ def test_the_last_row_is_not_left_to_a_worker_that_would_begin_it_later():
     taken = world.give(free, 4, speed=4.0)
     assert taken == last[:3]
     assert world.give(free, 1, speed=4.0) == last[3:], "the other is busy for another second"
+
+
+@pytest.mark.parametrize(("measured", "taken"), [(None, 2), (2, 2), (1, 1), (0, 1), (1000, 2)])
+def test_the_last_row_is_left_to_another_worker_if_a_second_row_is_measured_to_take_longer(measured, taken):
+    """Before it is measured, a step of two rows counts as no longer than one of one row."""
+    world = World(EXACT.model_copy(update={"saturating_rows": 4}))
+    busy, free = [world.join("busy", rows=2), world.join("busy too", rows=2)], world.join("free", rows=2)
+    world.issue(*requests(4))
+    for each in busy:
+        for held in world.give(each, 2, speed=2.0):
+            world.commit(each, held, 9)
+    last = world.issue(*requests(2, group=1))
+    found: list[RequestId] = []
+    for rows in (2, 1):
+        world.pull(free, rows, 2.0, measured)
+        found += given_to(free, world.assign())
+    assert found == last[:taken], "the others are free after one second, and the row takes five"
+
+
+def test_a_row_fits_before_the_deadline_if_few_rows_are_measured_to_be_quick():
+    world = World(EXACT.model_copy(update={"saturating_rows": 4}))
+    worker = world.join("a", rows=4)
+    world.issue(request(0))
+    world.scheduler.warn(worker, NoticeKind.IMMINENT, 15.0, world.now)
+    assert world.give(worker, 1, speed=1.0) == [], "40 row-steps as assumed"
+    world.pull(worker, 1, 1.0, saturating=1)
+    assert len(given_to(worker, world.assign())) == 1
 
 
 def test_a_refused_worker_gets_the_row_once_the_faster_one_is_later_than_predicted(world):

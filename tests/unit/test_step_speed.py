@@ -35,3 +35,27 @@ def test_steps_of_a_crew_do_not_change_the_speed_of_the_worker_alone():
     step_speed.record(rows=8, capacity=8, degree=1, seconds=0.4)
     step_speed.record(rows=8, capacity=8, degree=4, seconds=0.1)
     assert step_speed.row_steps_per_s(1) == pytest.approx(20.0)
+
+
+def test_saturating_batch_follows_the_smallest_batch_that_was_timed():
+    step_speed = StepSpeed()
+    step_speed.record(rows=16, capacity=16, degree=1, seconds=0.8)
+    step_speed.record(rows=8, capacity=16, degree=1, seconds=0.4)
+    assert step_speed.saturating_rows() is None, "these batches may all be saturating"
+    step_speed.record(rows=3, capacity=16, degree=1, seconds=0.31)
+    assert step_speed.saturating_rows() == 6, "three rows take as long as 6 of the 20 row-steps per second"
+    step_speed.record(rows=1, capacity=16, degree=1, seconds=0.07)
+    assert step_speed.saturating_rows() == 1
+    step_speed.record(rows=2, capacity=16, degree=1, seconds=9.0)
+    assert step_speed.saturating_rows() == 1
+
+
+def test_saturating_batch_needs_a_full_batch_alone():
+    step_speed = StepSpeed()
+    step_speed.record(rows=1, capacity=16, degree=1, seconds=0.1)
+    assert step_speed.saturating_rows() is None
+    step_speed.record(rows=16, capacity=16, degree=2, seconds=0.1)
+    assert step_speed.saturating_rows() is None
+    step_speed.record(rows=16, capacity=16, degree=1, seconds=0.16)
+    step_speed.record(rows=1, capacity=16, degree=2, seconds=0.001)
+    assert step_speed.saturating_rows() == 10

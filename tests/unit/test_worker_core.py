@@ -177,6 +177,18 @@ def test_step_posts_commits_delivers_results_and_reports_failures() -> None:
     assert pull.row_steps_per_s == pytest.approx(30.0)
 
 
+def test_pull_reports_the_rows_that_take_as_long_as_the_smallest_batch_so_far() -> None:
+    world = World()
+    world.goes_on(grant(lease(1), lease(2), lease(3)))
+    first, second, third = list(world.engine.live)
+    for rows, step_s, expected in ((3, 0.3, 3), (1, 0.2, 2)):
+        gone = first if rows == 3 else second
+        del world.engine.live[gone]
+        sent = world.goes_on(completion=StepDone(rows, step_s, failed=[FailedRow(gone, 1, "it raised")]))
+        assert [each.saturating_rows for each in sent if isinstance(each, m.Pull)] == [expected]
+    assert list(world.engine.live) == [third]
+
+
 def test_step_that_a_broken_crew_did_not_take_changes_nothing() -> None:
     world = World()
     world.goes_on(grant(lease(1)))

@@ -232,9 +232,14 @@ class WorkerCore:
         follows, degree = self._crew.follows, self._crew.degree
         free = self._engine.free_rows if self.pulls and not follows and self.rolls_out else 0
         if (free != self._offered_rows and (free or follows)) or (free and degree != self._offered_degree):
-            speed = self._speed.row_steps_per_s(degree)
             self._pulls += 1
-            pull = m.Pull(free_rows=free, row_steps_per_s=speed, answered=self._grants, number=self._pulls)
+            pull = m.Pull(
+                free_rows=free,
+                row_steps_per_s=self._speed.row_steps_per_s(degree),
+                saturating_rows=self._speed.saturating_rows(),
+                answered=self._grants,
+                number=self._pulls,
+            )
             self._links.send(pull)
             self._offered_rows, self._offered_degree = free, degree
 

@@ -141,8 +141,8 @@ def _name(node: NodeId) -> str:
 RAREST_HEARTBEAT_S, SILENCE_S, TICK_S = 10.0, 60.0, 2.0
 """Virtual workers are never silent unless they are lost, so large fleets have rare heartbeats."""
 HEARTBEATS_PER_S = 30
-"""Heartbeats of a large fleet per virtual second: those of small ones are as frequent as in a run, because shares follow
-the progress that they report."""
+"""Heartbeats of a large fleet per virtual second. A worker of a small fleet has as many as in a run, because shares
+follow the progress that it reports."""
 
 
 @dataclass(frozen=True, kw_only=True)

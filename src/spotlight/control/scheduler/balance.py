@@ -36,9 +36,8 @@ JITTER = 1.05
 class Balance:
     """Keeps loads and speeds per backlog, and decides which rows a worker may take."""
 
-    def __init__(self, saturating_rows: int) -> None:
+    def __init__(self) -> None:
         self._known = MeasuredSpeeds()
-        self._saturating_rows = saturating_rows
         self.slowest = UNMEASURED
         """Lowest speed of any worker so far."""
 
@@ -117,7 +116,7 @@ class Balance:
             return not worker.leases
         head = queue.head()
         # A row needs all its steps, and a step of few rows takes as long as one of `saturating_rows`.
-        few = min(self._saturating_rows, worker.rows) if len(worker.leases) < self._saturating_rows else 1
+        few = worker.saturating_rows if len(worker.leases) < worker.saturating_rows else 1
         row_steps = head.remaining * few
         others_s = backlog.level_s(queue.row_steps) + row_steps / backlog.team.fastest
         own_s = max(worker.finish_s(head.remaining), worker.late_s + row_steps / worker.speed)
@@ -129,7 +128,7 @@ class Balance:
 
     def _is_free(self, worker: WorkerRecord, backlog: Backlog) -> bool:
         """Whether one more row costs no time on a worker than which none is faster: it is left to no other one."""
-        return len(worker.leases) < self._saturating_rows and worker.speed * JITTER >= backlog.team.fastest
+        return len(worker.leases) < worker.saturating_rows and worker.speed * JITTER >= backlog.team.fastest
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

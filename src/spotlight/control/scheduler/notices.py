@@ -24,7 +24,7 @@ def warn(worker: WorkerRecord, kind: NoticeKind | None, deadline: float = inf) -
 def fits(worker: WorkerRecord, remaining: int, now: float, settings: SchedulerSettings) -> bool:
     """Whether the worker would finish one more request, and all it holds, before its deadline."""
     longest = max([remaining, *(ticket.remaining for ticket in worker.leases.values())])
-    total = max(worker.load + remaining, longest * _smallest_batch(worker, settings))
+    total = max(worker.load + remaining, longest * worker.saturating_rows)
     return total <= _row_steps_left(worker, now, settings)
 
 
@@ -41,13 +41,9 @@ def too_late(worker: WorkerRecord, now: float, settings: SchedulerSettings) -> l
     late: list[Ticket] = []
     for ticket in sorted(worker.leases.values(), key=lambda ticket: (ticket.remaining, ticket.place)):
         total += ticket.remaining
-        if max(total, ticket.remaining * _smallest_batch(worker, settings)) > left:
+        if max(total, ticket.remaining * worker.saturating_rows) > left:
             late.append(ticket)
     return late
-
-
-def _smallest_batch(worker: WorkerRecord, settings: SchedulerSettings) -> int:
-    return min(settings.saturating_rows, worker.rows)
 
 
 def _row_steps_left(worker: WorkerRecord, now: float, settings: SchedulerSettings) -> float:

@@ -10,7 +10,6 @@ from heapq import heapify, heapreplace
 from math import fsum, inf
 from typing import TypeAlias
 
-from spotlight.control.scheduler.settings import SchedulerSettings
 from spotlight.control.scheduler.state import PREVIEW_RANK, Backlog, Standing, Ticket, WorkerRecord
 from spotlight.core.types import WorkerId
 from spotlight.core.work import WeightsId
@@ -23,12 +22,11 @@ def seconds_until(
     groups: Iterable[Sequence[Ticket]],
     count: int,
     team: Iterable[WorkerRecord],
-    settings: SchedulerSettings,
     now: float,
     fetching: Fetching,
 ) -> float:
     """Seconds until `count` of the groups are finished; infinite without a serving team with a measured speed."""
-    rows = _Rows(_able(team), settings, now, fetching)
+    rows = _Rows(_able(team), now, fetching)
     finished_s = sorted(rows.finish_s(tickets) if rows.team else inf for tickets in groups)
     return finished_s[count - 1] if len(finished_s) >= count > 0 else inf
 
@@ -65,17 +63,14 @@ def _able(team: Iterable[WorkerRecord]) -> list[WorkerRecord]:
 class _Rows:
     """The rows of a team, and when each is free for requests of some weights."""
 
-    def __init__(
-        self, team: Sequence[WorkerRecord], settings: SchedulerSettings, now: float, fetching: Fetching
-    ) -> None:
+    def __init__(self, team: Sequence[WorkerRecord], now: float, fetching: Fetching) -> None:
         self.team = team
-        self._settings = settings
         self._now = now
         self._fetching = fetching
         self._frees: dict[WeightsId, list[float]] = {}
 
     def finish_s(self, tickets: Sequence[Ticket]) -> float:
-        held_s = [_left_s(ticket, self._settings, self._now) for ticket in tickets if ticket.holder is not None]
+        held_s = [_left_s(ticket, self._now) for ticket in tickets if ticket.holder is not None]
         waiting = [ticket for ticket in tickets if ticket.holder is None]
         return max([*held_s, self._begin_and_finish_s(waiting)])
 
@@ -84,8 +79,7 @@ class _Rows:
             return 0.0
         frees, last_s = list(self._free_s(waiting[0].backlog.weights)), 0.0
         batch = -(-sum(waiting[0].backlog.unfinished) // len(self.team))
-        saturating = self._settings.saturating_rows
-        step_s = min(worker.step_s(min(worker.rows, batch), saturating) for worker in self.team)
+        step_s = min(worker.step_s(min(worker.rows, batch)) for worker in self.team)
         # One after the other, the longest first: the next row that is free takes the next request.
         heapify(frees)
         for ticket in sorted(waiting, key=lambda ticket: -ticket.remaining):
@@ -104,13 +98,13 @@ class _Rows:
         return self._frees[weights]
 
     def _rows_free_s(self, worker: WorkerRecord) -> list[float]:
-        held_s = [_left_s(ticket, self._settings, self._now) for ticket in worker.leases.values()]
+        held_s = [_left_s(ticket, self._now) for ticket in worker.leases.values()]
         return [0.0] * (worker.rows - len(held_s)) + held_s
 
 
-def _left_s(ticket: Ticket, settings: SchedulerSettings, now: float) -> float:
+def _left_s(ticket: Ticket, now: float) -> float:
     holder = ticket.holder
     assert holder is not None
     # A finished request whose result is in transit is leased, but in no batch.
-    step_s = holder.step_s(min(len(holder.leases), holder.rows), settings.saturating_rows)
+    step_s = holder.step_s(min(len(holder.leases), holder.rows))
     return max(0.0, ticket.remaining * step_s - (now - ticket.moved_at))

@@ -42,13 +42,14 @@ class Scheduler:
         self._ledger = ledger
         self._settings = settings or SchedulerSettings()
         self._workers: dict[WorkerId, WorkerRecord] = {}
-        self._balance = Balance(self._settings.saturating_rows)
+        self._balance = Balance()
         self._pulls = PullQueue()
         self._booking = Booking(ledger, self._balance, self._pulls, group_order, self._settings.audits_with_groups)
         self._rounds = Rounds(self._settings, self._booking, self._balance, self._pulls)
         self._watch = stragglers.Watch(self._settings)
         self._next_search = 0.0
-        self._fewest_rows = 1 << 30
+        self._smallest_batch = 1 << 30
+        """Smallest saturating batch of any worker so far."""
         self._most_rows = 0
         """Largest `rows` of any worker so far."""
 
@@ -60,7 +61,7 @@ class Scheduler:
         if known is None:
             known = self._workers[worker] = WorkerRecord(worker, slot_class, rows, seen_at=now)
             self._watch.worker(known)
-            self._fewest_rows = min(self._fewest_rows, rows)
+            self._saturates(known, self._settings.saturating_rows)
             self._most_rows = max(self._most_rows, rows)
 
     def holds(self, worker: WorkerId, weights: Collection[WeightsId], awaited: Collection[WeightsId] = ()) -> None:
@@ -110,6 +111,8 @@ class Scheduler:
         known.late_s = late_s
         known.takes_previews = previews
         self._balance.measure(known, pull.row_steps_per_s)
+        if pull.saturating_rows is not None:
+            self._saturates(known, pull.saturating_rows)
         self._balance.recount(known)
         if known.free_rows > 0:
             self._pulls.push(known)
@@ -254,7 +257,7 @@ class Scheduler:
         if now < self._next_search or not self._pulls:
             return []
         self._next_search = now + self._settings.recall_every_s * (1 + len(self._workers) / 1000)
-        known = self._fewest_rows, self._most_rows, self._balance.slowest
+        known = self._smallest_batch, self._most_rows, self._balance.slowest
         busy = stragglers.suspects(self._workers.values(), self._booking.backlogs(), *known, self._settings)
         if not busy:
             return []
@@ -291,7 +294,7 @@ class Scheduler:
     def step_s(self, worker: WorkerId) -> float:
         """Seconds of one step of a full batch."""
         known = self._workers[worker]
-        return known.step_s(known.rows, self._settings.saturating_rows)
+        return known.step_s(known.rows)
 
     def standing(self, worker: WorkerId) -> Standing:
         return self._workers[worker].standing
@@ -315,7 +318,7 @@ class Scheduler:
     ) -> float:  # fmt: skip
         """Seconds until `count` groups are finished, if the team takes what waits; infinite if unknown."""
         tickets = [self._booking.unfinished(group) for group in groups]
-        return prediction.seconds_until(tickets, count, self._known(team), self._settings, now, fetching)
+        return prediction.seconds_until(tickets, count, self._known(team), now, fetching)
 
     def seconds_of_exact_work(self, team: Iterable[WorkerId], fetching: Fetching) -> float:
         """Seconds that the team takes for all unfinished requests but previews; infinite if unknown."""
@@ -368,6 +371,10 @@ class Scheduler:
         return known[0].left_s() if known else inf
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _saturates(self, worker: WorkerRecord, rows: int) -> None:
+        worker.saturating_rows = max(1, min(rows, worker.rows))
+        self._smallest_batch = min(self._smallest_batch, worker.saturating_rows)
 
     def _known(self, workers: Iterable[WorkerId]) -> list[WorkerRecord]:
         return [self._workers[worker] for worker in workers]

@@ -14,7 +14,8 @@ class SchedulerSettings(Section):
     silence_s: float = Field(default=10.0, gt=0)
     """Seconds without a message before a worker is fenced: less fences slow workers, more loses time to hung ones."""
     saturating_rows: int = Field(default=SATURATING_ROWS, ge=1)
-    """Smallest batch that saturates a GPU: a step of fewer rows takes as long, bound by launches, not arithmetic."""
+    """Smallest batch that saturates a GPU, until a worker has measured its own: a step of fewer rows takes as long, as
+    it is bound by launches."""
     audits_with_groups: bool = False
     """Whether audits are served right after the rollouts of their group, whose advantages depend on them, instead of
     after all rollouts."""

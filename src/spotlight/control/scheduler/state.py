@@ -257,6 +257,8 @@ class WorkerRecord:
     speed: float = UNMEASURED
     """Row-steps per second at a full batch: measured, or the median of the others."""
     measured: float | None = None
+    saturating_rows: int = 1
+    """Rows of its smallest saturating batch: a step of fewer takes as long. Measured, or assumed before."""
     free_rows: int = 0
     """Free rows of its standing pull; 0 if it has none."""
     late_s: float = 0.0
@@ -290,9 +292,9 @@ class WorkerRecord:
         limit = 2 * self.rows - len(self.leases)
         return self.free_rows if self.free_rows < limit else limit
 
-    def step_s(self, rows: int, saturating_rows: int) -> float:
+    def step_s(self, rows: int) -> float:
         """Seconds of one step of a batch of `rows` rows."""
-        return max(rows, min(saturating_rows, self.rows)) / self.speed
+        return max(rows, self.saturating_rows) / self.speed
 
     def finish_s(self, more: int) -> float:
         """Seconds until it finishes all it holds and `more` row-steps."""

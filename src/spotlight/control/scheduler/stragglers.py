@@ -28,8 +28,7 @@ _speed = attrgetter("speed")
 class IdleWorkers:
     """Idle workers by the weights they hold, the shortest step first; counts the rows promised to each."""
 
-    def __init__(self, idle: Iterable[WorkerRecord], settings: SchedulerSettings) -> None:
-        self._settings = settings
+    def __init__(self, idle: Iterable[WorkerRecord]) -> None:
         self._rows: dict[WorkerId, int] = {}
         self._heaps: dict[WeightsId, list[tuple[float, WorkerId, WorkerRecord]]] = {}
         for worker in idle:
@@ -64,13 +63,13 @@ class IdleWorkers:
         self._rows[worker.id] += 1
 
     def _step_s(self, worker: WorkerRecord) -> float:
-        return worker.step_s(len(worker.leases) + self._rows[worker.id] + 1, self._settings.saturating_rows)
+        return worker.step_s(len(worker.leases) + self._rows[worker.id] + 1)
 
 
 def suspects(
     workers: Collection[WorkerRecord],
     backlogs: Iterable[Backlog],
-    fewest_rows: int,
+    smallest_batch: int,
     most_rows: int,
     slowest: float,
     settings: SchedulerSettings,
@@ -81,12 +80,11 @@ def suspects(
     smallest batch; so most searches end here.
     """
     movable = [backlog for backlog in backlogs if not backlog.waits and any(backlog.unfinished[:PREVIEW_RANK])]
-    batch = min(settings.saturating_rows, fewest_rows)
-    shortest_s = min([batch / backlog.team.fastest for backlog in movable if backlog.team], default=None)
+    shortest_s = min([smallest_batch / backlog.team.fastest for backlog in movable if backlog.team], default=None)
     if shortest_s is None:
         return []
     limit_s = settings.straggler_factor * shortest_s * ROUNDING
-    rows, stalled_s = settings.saturating_rows, limit_s + settings.stall_s
+    stalled_s = limit_s + settings.stall_s
     # Scanning all workers is expensive, so first test whether any can be slow: none holds more than twice its rows.
     if 2 * most_rows <= limit_s * slowest or 2 * most_rows <= limit_s * min(map(_speed, workers)):
         candidates = [worker for worker in workers if worker.lags and worker.leases]
@@ -95,7 +93,7 @@ def suspects(
     return [
         worker
         for worker in candidates
-        if worker.step_s(len(worker.leases), rows) > limit_s or (worker.lags and _stalls(worker, stalled_s))
+        if worker.step_s(len(worker.leases)) > limit_s or (worker.lags and _stalls(worker, stalled_s))
     ]
 
 
@@ -105,7 +103,7 @@ def _stalls(worker: WorkerRecord, seconds: float) -> bool:
 
 def find(busy: Sequence[WorkerRecord], idle: Iterable[WorkerRecord], settings: SchedulerSettings) -> list[Ticket]:
     """Requests worth moving, the latest first; each move speeds up the holder's other requests."""
-    spares = IdleWorkers((worker for worker in idle if worker.standing is Standing.SERVING), settings)
+    spares = IdleWorkers(worker for worker in idle if worker.standing is Standing.SERVING)
     held = {worker.id: _movable(worker) for worker in busy if worker.standing is Standing.SERVING}
     holders = {worker.id: worker for worker in busy if held.get(worker.id)}
     latest = [(-_finish_s(holders[name], held[name], settings), name) for name in sorted(holders)]
@@ -146,7 +144,7 @@ def _finish_s(worker: WorkerRecord, tickets: Sequence[Ticket], settings: Schedul
     last = tickets[-1]
     others = sum(1 for ticket in worker.leases.values() if ticket.request.work.rank == PREVIEW_RANK)
     stalled_s = last.reported_at - last.moved_at - settings.stall_s
-    return last.remaining * max(worker.step_s(len(tickets) + others, settings.saturating_rows), stalled_s)
+    return last.remaining * max(worker.step_s(len(tickets) + others), stalled_s)
 
 
 class Watch:
@@ -165,7 +163,7 @@ class Watch:
 
     def recall(self, ticket: Ticket, holder: WorkerRecord, now: float) -> None:
         """Watch a recalled attempt: after its current step, half of the timeout is to stop, half to report."""
-        boundary = now + holder.step_s(len(holder.leases), self._settings.saturating_rows)
+        boundary = now + holder.step_s(len(holder.leases))
         stop_by = boundary + self._settings.recall_timeout_s / 2
         self._watch_recall(boundary + self._settings.recall_timeout_s, _Recall(ticket, ticket.attempt, stop_by))
 
