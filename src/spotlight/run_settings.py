@@ -33,6 +33,7 @@ def pool_settings(run_log: RunLog, devices: DeviceTable, token: str) -> LocalPoo
         is_bare=bool(devices.slots),
         warm="spotlight.node.equipment:open_device",
         worker_settings=_worker_settings(run_log),
+        model=config.model.name if config.cluster.pace is None else "",
         rewards=_rewards(run_log),
         judge=config.second_judge(facts.judge),
         cluster=config.cluster,

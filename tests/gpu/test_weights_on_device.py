@@ -37,6 +37,21 @@ def test_upload_copies_every_bit_for_any_size_of_its_buffers(monkeypatch, buffer
     assert all(torch.equal(arrived[name].cpu(), tensor) for name, tensor in sent.items())
 
 
+def test_module_moves_with_every_bit_in_any_layout_and_a_parameter_of_two_names_stays_one():
+    torch.manual_seed(0)
+    module = torch.nn.ModuleDict({name: torch.nn.Linear(31, 17) for name in ("a", "b", "c")})
+    module["b"].weight = module["a"].weight
+    module["c"].weight = torch.nn.Parameter(torch.randn(31, 17).T)
+    module.register_buffer("table", torch.randn(5))
+    sent = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    assert uploading.moved(module, CUDA) is module
+    assert all(
+        tensor.device == CUDA and torch.equal(tensor.cpu(), sent[name]) for name, tensor in module.state_dict().items()
+    )
+    assert module["b"].weight is module["a"].weight
+    assert all(parameter.requires_grad for parameter in module.parameters())
+
+
 @pytest.mark.parametrize("buffer", [997, 1 << 14, 1 << 20])
 def test_file_of_a_devices_weights_has_every_bit_for_any_size_of_its_buffers(tmp_path, monkeypatch, buffer):
     monkeypatch.setattr(uploading, "BUFFER_BYTES", buffer)

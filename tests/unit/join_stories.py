@@ -37,6 +37,7 @@ from spotlight.pools.tokens import RunSecrets, token_file_of
 HOST = "127.0.0.1"
 PATIENCE_S = 20.0
 SETTINGS = msgspec.json.encode({"run_folder": "", "model": {"name": "words"}})
+MODEL = "a model in no folder"
 PROMPT = Prompt(text="a word")
 LENIENT = GateLimits(strangers=1 << 20, strangers_per_address=1 << 20, window_s=0.0)
 
@@ -62,7 +63,7 @@ class ListeningRun:
         cluster = ClusterConfig(pool="join", listen=self.address, rows=4, spot=1, grace_s=grace_s, drain_s=0.1)
         settings = LocalPoolSettings(
             run=folder, controller=folder / "hub.sock", token="local secret", entry="echo:entry", preload=(),
-            worker_settings=SETTINGS, rewards=(), cluster=cluster,
+            worker_settings=SETTINGS, model=MODEL, rewards=(), cluster=cluster,
         )  # fmt: skip
         self.pool = JoinPool(
             LocalPool(settings),

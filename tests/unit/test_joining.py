@@ -9,7 +9,7 @@ from typing import NoReturn
 import msgspec
 import pytest
 from command_line import spotlight
-from join_stories import HOST, listening
+from join_stories import HOST, MODEL, listening
 
 from spotlight.core.errors import EnvironmentProblem, InputError, SpotlightError, Stopped
 from spotlight.node.launch import AgentLaunch, MachineLaunch
@@ -153,6 +153,7 @@ def test_launch_of_a_machine_survives_its_way_over_the_wire(tmp_path):
 
     launch = asyncio.run(story())
     assert MachineLaunch.from_bytes(launch.to_bytes()) == launch
+    assert launch.model == MODEL, "a machine that joins cannot read the weights ahead"
 
 
 @pytest.mark.parametrize(

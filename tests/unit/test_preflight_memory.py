@@ -10,11 +10,12 @@ from fake_gpus import GIB, fake_gpus
 
 from spotlight.compute.memory.memory_plan import CONTEXT
 from spotlight.config import load_config
+from spotlight.core import host_memory
 from spotlight.core.errors import EnvironmentProblem
 from spotlight.node.launch import SlotDevice, spare_device
 from spotlight.pools.devices import DeviceTable
-from spotlight.preflight import PlannedRun, memory_check, memory_of, preflight
-from spotlight.preflight.memory_check import check_memory, host_memory
+from spotlight.preflight import PlannedRun, memory_of, preflight
+from spotlight.preflight.memory_check import check_memory
 from spotlight.run import devices_of
 
 REAL = ("model.name=random:qwen-image", "model.device=cuda", "reward.name=jpeg", "cluster.rows=4")
@@ -156,9 +157,9 @@ def test_start_says_what_a_rank_takes_and_what_was_chosen(setting):
 def test_run_on_a_cpu_only_warns_with_the_missing_amount(monkeypatch, tmp_path):
     subject = planned("model.device=cpu", "model.name=random-tiny:qwen-image", "data.size=64x64")
     meminfo = tmp_path / "meminfo"
-    monkeypatch.setattr(memory_check, "MEMINFO", meminfo)
+    monkeypatch.setattr(host_memory, "MEMINFO", meminfo)
     meminfo.write_text("MemTotal:  9000000 kB\nMemFree: 1 kB\nMemAvailable:  8000000 kB\n")
-    assert host_memory() == (8_000_000 * 1024, 9_000_000 * 1024)
+    assert host_memory.host_memory() == (8_000_000 * 1024, 9_000_000 * 1024)
     enough = memory_of(subject, DeviceTable())
     assert check_memory(enough) == ""
     needed = enough.limits.plan.total + enough.rollout.total

@@ -159,7 +159,7 @@ def test_a_worker_that_cannot_be_started_is_left_out_with_its_last_output(monkey
     python.write_text("#!/bin/sh\necho 'no room for the model' >&2\nexit 1\n")
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
-    subject = random_qwen_image(torch.device("cpu"), Size(64, 64), SMALL_QWEN_IMAGE, QUICK_BATCHES)
+    subject = profiled.tiny_subject("words", "cpu")
     ((_, outcome),) = measurements(subject, WATCH, [Operation.WORKER_START])
     assert isinstance(outcome, LeftOut)
     assert "no room for the model" in outcome.why

@@ -237,4 +237,5 @@ def test_cited_figures_are_those_of_their_source():
     assert (regroup["form_s"]["value"], regroup["form_p99_s"]["value"]) == cited.FORM
     assert tuple(newcomer["nccl_form_1_rank_s"][part] for part in ("value", "high")) == cited.NCCL_FORM
     assert tuple(newcomer["from_neighbour_s"][part] for part in ("value", "high")) == cited.NEIGHBOUR
-    assert newcomer["from_disk_s"]["value"] == cited.FROM_DISK
+    start = figures("cold-start")["start_read_ahead_s"]
+    assert (start["value"], start["high"]) == cited.COLD_START

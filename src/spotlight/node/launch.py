@@ -198,6 +198,8 @@ class MachineLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """`package.module:function` that a worker runs."""
     preload: tuple[str, ...]
     warm: str
+    model: str = ""
+    """See `pools.machine.MachineSettings`."""
     device: str
     """Device of the workers: cpu, cuda, or one GPU."""
     shares_devices: bool

@@ -311,6 +311,7 @@ class JoinPool:
             entry=pool.entry,
             preload=pool.preload,
             warm=pool.warm,
+            model=pool.model,
             device=settings.launched_on,
             shares_devices=settings.cluster.share_devices,
         )

@@ -252,6 +252,7 @@ class JoiningMachine:
                 preload=received.preload,
                 is_bare=received.device != "cpu",
                 warm=received.warm,
+                model=received.model,
                 drain_s=received.agent.drain_s,
             )
             settings.home.mkdir(parents=True, exist_ok=True)

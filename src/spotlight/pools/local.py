@@ -44,6 +44,8 @@ class LocalPoolSettings:
     is_bare: bool = False
     warm: str = ""
     worker_settings: bytes
+    model: str = ""
+    """See MachineSettings."""
     rewards: tuple[Term, ...]
     judge: SecondJudge | None = None
     cluster: ClusterConfig
@@ -64,6 +66,7 @@ class LocalPoolSettings:
             is_bare=self.is_bare,
             warm=self.warm,
             store=self.cluster.store,
+            model=self.model,
             drain_s=self.cluster.drain_s,
             keep=self.controller,
         )

@@ -30,6 +30,7 @@ from spotlight.core.types import NodeId
 from spotlight.node.launch import AgentLaunch, AgentOrder, DrainNode, SlotDevice
 from spotlight.node.nursery import READY
 from spotlight.pools.processes import REAP_S, close_stdin, group_is_dead, kill_group, wait_or_kill
+from spotlight.pools.read_ahead import ReadAhead
 
 SHARED_MEMORY = Path("/dev/shm")
 SPILL = "store"
@@ -77,6 +78,8 @@ class MachineSettings:
     """`package.module:function` that opens a GPU in a spare process, called with the name of the device."""
     store: str | None = None
     """Folder for the nodes' copies of published weights; None: shared memory."""
+    model: str = ""
+    """Base weights that workers load, which are read ahead; empty if they load none."""
     drain_s: float
     keep: Path | None = None
     """Socket in the private folder that is not this machine's; it stays when the folder is emptied."""
@@ -117,14 +120,17 @@ class Machine:
         self._agents: dict[str, _Running] = {}
         self._cleanups: set[asyncio.Task[None]] = set()
         self._starting_nursery = asyncio.Lock()
+        self._ahead = ReadAhead(settings.model)
 
     async def start(self) -> None:
-        """Claim the run's shared memory and start the nursery, whose imports take seconds."""
+        """Claim the run's shared memory, and read the model ahead while the nursery's imports take seconds."""
         self._settings.folder.mkdir(parents=True, exist_ok=True)
         self.logs.mkdir(exist_ok=True)
         self._lock = _claim(self.shared, keep=self._settings.keep)
         for left in (self._spill, *((self._stores,) if self._stores != self.shared else ())):
             shutil.rmtree(left, ignore_errors=True)
+        if self._settings.model:
+            self._ahead.begin()
         await self.ensure_nursery()
 
     def nodes(self) -> tuple[NodeId, ...]:
@@ -191,6 +197,7 @@ class Machine:
 
     async def stop(self) -> bool:
         """End every process; idempotent, and False if the machine was not claimed or is stopped already."""
+        self._ahead.stop()
         await asyncio.gather(*(self.kill(node) for node in self.nodes()))
         if self._nursery is not None:
             close_stdin(self._nursery)

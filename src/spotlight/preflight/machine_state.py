@@ -22,9 +22,9 @@ from spotlight.assets import DISTRIBUTION, REMEDY, altered, assets_root, digests
 from spotlight.compute.memory.memory_plan import gib
 from spotlight.compute.models.config import GPU_DRIVERS
 from spotlight.core.errors import EnvironmentProblem
+from spotlight.core.host_memory import host_memory
 from spotlight.pools.devices import Devices, query
 from spotlight.pools.machine import SHARED_MEMORY, sockets
-from spotlight.preflight.memory_check import host_memory
 from spotlight.preflight.this_machine import SOCKET_PATH_BYTES, nearest_folder
 
 DRIVER = Path("/proc/driver/nvidia/version")

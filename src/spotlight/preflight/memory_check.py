@@ -9,7 +9,6 @@ warning, because the estimate of a process is coarse there and pages can be swap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from pathlib import Path
 
 import msgspec
 
@@ -27,6 +26,7 @@ from spotlight.compute.models.catalogue import ModelFacts
 from spotlight.compute.train.config import AUTO, Parallel
 from spotlight.config import RunConfig
 from spotlight.core.errors import EnvironmentProblem
+from spotlight.core.host_memory import host_memory
 from spotlight.node.launch import SlotDevice
 from spotlight.pools.devices import ROLLER_LOAD, TRAINER_LOAD, USABLE, Device, DeviceTable
 
@@ -34,7 +34,6 @@ FREE_SHARE = 0.9
 """A device with less free memory than this share is in use by other programs."""
 SEARCHED_ROWS = 4
 """Rollout rows that a plan counts where they are measured later: the first size of the search."""
-MEMINFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True)
@@ -235,16 +234,6 @@ def _host_warning(rank: MemoryPlan, rollout: MemoryPlan, counts: tuple[int, int]
         f"available, so {gib(needed - available)} GiB are missing and the machine may swap or end processes; use fewer "
         "nodes, a smaller train.micro_batch, or train.gradient_checkpointing=true."
     )
-
-
-def host_memory() -> tuple[int | None, int | None]:
-    """Available and total bytes of the host; None where Linux does not report them."""
-    try:
-        rows = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
-        available, total = (int(rows[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
-    except (OSError, KeyError, ValueError):
-        return None, None
-    return available, total
 
 
 def _or(options: Sequence[str]) -> str:

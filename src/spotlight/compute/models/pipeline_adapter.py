@@ -24,6 +24,7 @@ from spotlight.compute.models.component_files import load
 from spotlight.compute.models.embeddings import EmbeddingFolder
 from spotlight.compute.models.packing import unpatchify
 from spotlight.compute.models.text_encoding import EncodesText, TextHalf, read_conditioning
+from spotlight.compute.weights.upload import moved
 from spotlight.core.errors import ConfigError, PromptError, WeightsError
 from spotlight.core.types import Prompt, Size
 
@@ -64,7 +65,7 @@ class PipelineAdapter(EncodesText):
         self._device = torch.device(device)
         # Read before any LoRA is added: its fp32 weights must not change the compute type of the base weights.
         self._dtype: torch.dtype = transformer.dtype
-        self.transformer: nn.Module = transformer.to(self._device)
+        self.transformer: nn.Module = moved(transformer, self._device)
         vae_fp32 = vae if vae.dtype == torch.float32 else vae.to(torch.float32)
         self._vae = vae_fp32.to(self._device).requires_grad_(False).eval()
         self._vae_home = self._device

@@ -29,7 +29,7 @@ from spotlight.compute.profiling.on_device import (
     train_timestep,
 )
 from spotlight.compute.profiling.series import by_batch, one_figure, timed_by_batch
-from spotlight.compute.profiling.stopwatch import Stopwatch, point
+from spotlight.compute.profiling.stopwatch import Stopwatch
 from spotlight.compute.profiling.subject import QWEN_IMAGE, ProfiledModel
 from spotlight.compute.profiling.workload import backward, node_folder, published
 from spotlight.compute.profiling.writing import write_beside
@@ -194,6 +194,8 @@ def save_checkpoint(subject: ProfiledModel, watch: Stopwatch) -> Times:
 
 def worker_start(subject: ProfiledModel, watch: Stopwatch) -> Times:
     """Time one process at a time, without a warm-up: the first uses the file cache in its present state."""
+    if subject.model == QWEN_IMAGE:
+        return cited.worker_start_of_qwen_image()
     command = [
         sys.executable, "-m", "spotlight.compute.profiling.start", subject.model, str(subject.adapter.device),
     ]  # fmt: skip
@@ -207,16 +209,8 @@ def worker_start(subject: ProfiledModel, watch: Stopwatch) -> Times:
             )
 
     seconds = watch.times(start, warm_ups=0)
-    if subject.model != QWEN_IMAGE:
-        return one_figure(
-            "A new process imports everything, builds the model and its optimizer; no worker is forked.", seconds
-        )
-    p50, p99 = point(seconds).p50 + cited.FROM_DISK, point(seconds).p99 + cited.FROM_DISK
-    how = (
-        "A new process imports everything and wakes the device; 41 GB from a cold disk are cited from "
-        "docs/results/newcomer.json."
-    )
-    return cited.one_figure(Provenance.DERIVED, how, p50, p99)
+    how = "A new process imports everything, builds the model and its optimizer; no worker is forked."
+    return one_figure(how, seconds)
 
 
 def reward(subject: ProfiledModel, watch: Stopwatch) -> Times:

@@ -1,4 +1,4 @@
-"""Copies weights from the node's shared memory to a device through two pinned buffers, filled by several threads.
+"""Copies weights from mapped files or shared memory to a device through two pinned buffers, filled by several threads.
 
 A device reads pageable memory several times slower than pinned memory, and pinning the store's pages costs a new
 process more than it saves (benchmarks/newcomer/ measures both). So one pinned buffer is filled while the other is
@@ -9,10 +9,12 @@ Invariant: the copy equals the source bit for bit (tests/gpu/test_weights_on_dev
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 BUFFER_BYTES = 256 << 20
 FILLERS = 8
 """Threads that copy into a pinned buffer; a single one is slower than the device."""
@@ -39,7 +41,8 @@ def upload(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Ten
     if device.type != "cuda":
         return {name: tensor.to(device) for name, tensor in tensors.items()}
     sources = {name: bytes_of(tensor.contiguous()) for name, tensor in tensors.items()}
-    arrived = {name: torch.empty_like(tensor, device=device) for name, tensor in tensors.items()}
+    # Not `empty_like`, which keeps strides: bytes of a tensor that is not contiguous would be those of a copy.
+    arrived = {name: torch.empty(tensor.shape, dtype=tensor.dtype, device=device) for name, tensor in tensors.items()}
     targets = {name: bytes_of(tensor) for name, tensor in arrived.items()}
     buffers = [torch.empty(BUFFER_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
     freed = [torch.cuda.Event() for _ in buffers]
@@ -56,6 +59,15 @@ def upload(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Ten
             free.record(stream)
     stream.synchronize()
     return arrived
+
+
+def moved(module: ModuleT, device: torch.device) -> ModuleT:
+    """Move a module whose parameters are pages of a file to the device; a parameter of two names stays one."""
+    arrived = upload({name: parameter.data for name, parameter in module.named_parameters()}, device)
+    for name, parameter in module.named_parameters():
+        parameter.data = arrived[name]
+    # Buffers are small, and come last.
+    return module.to(device)
 
 
 def loads(sizes: Mapping[str, int], room: int) -> Iterator[list[BufferPiece]]:
