@@ -10,14 +10,20 @@ from spotlight.compute.rewards import registry
 from spotlight.config import load_config
 from spotlight.control.market.prices import PriceTable
 from spotlight.control.profiles import Operation, Profile
+from spotlight.core import messages as m
 from spotlight.core.errors import ConfigError
-from spotlight.core.types import Prompt
+from spotlight.core.types import Prompt, Version
+from spotlight.core.work import WeightsId
 from spotlight.node.paced import paced_files
 from spotlight.node.paced.device import PacedDevice
 from spotlight.node.paced.paced_reward import name_of
+from spotlight.node.paced.paced_worker import PacedClock, PacedRole
 from spotlight.node.paced.quicker import quicker
 from spotlight.node.weight_cache import NearFiles
 from spotlight.run import Run
+
+WEIGHTS = WeightsId(Version(1))
+WRITTEN = m.PublishedWeights(weights=WEIGHTS, digest="weights", size=1, step=1)
 
 
 class WorkClock:
@@ -86,6 +92,24 @@ def test_device_is_free_again_after_work_that_raised():
     with pytest.raises(ZeroDivisionError):
         device.take(lambda: 1 / 0, lambda done: 1.0)
     assert device.take(lambda: "next", lambda done: 0.0) == "next"
+
+
+@pytest.mark.parametrize(
+    ("reply", "seconds"), [(WRITTEN, 3.0), (None, 0.0), (m.Failed(problem="the disk is full"), 3.0)]
+)
+def test_only_the_rank_that_writes_the_weights_takes_the_time_of_a_publication(reply, seconds):
+    class Role:
+        def obey(self, order):
+            return reply
+
+    class Pace:
+        def publish(self):
+            return 3.0
+
+    clock = WorkClock()
+    paced = PacedRole(Role(), PacedClock(device=PacedDevice(clock.read, clock.move), pace=Pace()))
+    assert paced.obey(m.Publish(weights=(WEIGHTS,))) == reply
+    assert clock.now == seconds
 
 
 def test_quicker_profile_divides_every_figure_and_keeps_its_shape():

@@ -272,7 +272,9 @@ async def _perform(effect: Effect, trainer: SimTrainer, pace: Pace, worker: Trai
                 worker.crash_if_due(CrashPoint.EXCHANGED)
             return trainer.step()
         case WriteWeights():
-            await worker.take_time(pace.publish())
+            # Where every rank has all weights, only rank 0 writes them.
+            if effect.leads:
+                await worker.take_time(pace.publish())
             worker.crash_if_due(CrashPoint.PUBLISHING)
             return trainer.write_weights(effect.weights) if effect.leads else None
         case Settle():

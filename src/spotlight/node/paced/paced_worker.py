@@ -117,7 +117,11 @@ class PacedRole:
 
     def obey(self, order: m.Train | m.Publish | m.Save | m.Restore) -> m.AnyMessage | None:
         seconds = self._seconds(order)
-        return self._clock.device.take(lambda: self._role.obey(order), lambda _: seconds)
+        # Only the rank that replies to Publish writes.
+        return self._clock.device.take(
+            lambda: self._role.obey(order),
+            lambda reply: 0.0 if reply is None and isinstance(order, m.Publish) else seconds,
+        )
 
     def state(self, policy: Policy) -> Mapping[str, torch.Tensor]:
         return self._role.state(policy)
