@@ -2,11 +2,11 @@
 
     python -m benchmarks.cold_start [--gigabytes 41] [--rounds 2] [--json] [--out docs/results/cold_start]
 
-Needs one CUDA GPU, and root, because nothing that the worker reads may be in the page cache: neither its imports nor
-its weights. `start` is a new process that imports what workers import, then maps a file of random weights and copies it
-to the device as workers do. `start_read_ahead` is the same process while its machine reads the file ahead
-(`spotlight.pools.read_ahead`), `imports` the same without weights. They run in turns; ratios are taken within a round.
-`read_by_N`: the file alone, read by N threads of the machine, once.
+Needs one CUDA GPU, and root, because the page cache is emptied before each start. Pages of libraries that the measuring
+process has mapped stay, so imports are somewhat quicker than on a new machine. `start` is a new process that imports
+what workers import, then maps a file of random weights and copies it to the device as workers do. `start_read_ahead` is
+the same process while its machine reads the file ahead (`spotlight.pools.read_ahead`), `imports` the same without
+weights. They run in turns; ratios are taken within a round. `read_by_N`: the file alone, read by N threads, once.
 """
 
 import tempfile

@@ -47,8 +47,8 @@ def measure(gigabytes: float, folder: Path, rounds: int) -> dict[str, Figure]:
         for readers in READERS:
             seconds[f"read_by_{readers}"] = [_read(weights, readers)]
         for _ in range(rounds):
-            for way, (program, is_read) in WAYS.items():
-                seconds[way].append(_started(program, weights, is_read))
+            for way, (program, reads_ahead) in WAYS.items():
+                seconds[way].append(_started(program, weights, reads_ahead))
                 print(seconds, file=sys.stderr)
     return figures_of(seconds)
 
@@ -76,12 +76,12 @@ def _read(weights: Path, readers: int) -> float:
     return time.perf_counter() - began
 
 
-def _started(program: str, weights: Path, is_read: bool) -> float:
+def _started(program: str, weights: Path, reads_ahead: bool) -> float:
     """Seconds of the program, from a cold disk."""
     CACHES.write_text("1")
     ahead = ReadAhead(str(weights))
     began = time.perf_counter()
-    if is_read:
+    if reads_ahead:
         ahead.begin()
     subprocess.run([sys.executable, "-c", program, str(weights)], check=True)
     elapsed = time.perf_counter() - began

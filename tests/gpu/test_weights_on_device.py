@@ -52,6 +52,13 @@ def test_module_moves_with_every_bit_in_any_layout_and_a_parameter_of_two_names_
     assert all(parameter.requires_grad for parameter in module.parameters())
 
 
+def test_module_that_is_on_the_device_keeps_its_memory():
+    module = torch.nn.Linear(31, 17, device=CUDA)
+    before = [parameter.data_ptr() for parameter in module.parameters()]
+    uploading.moved(module, CUDA)
+    assert [parameter.data_ptr() for parameter in module.parameters()] == before
+
+
 @pytest.mark.parametrize("buffer", [997, 1 << 14, 1 << 20])
 def test_file_of_a_devices_weights_has_every_bit_for_any_size_of_its_buffers(tmp_path, monkeypatch, buffer):
     monkeypatch.setattr(uploading, "BUFFER_BYTES", buffer)

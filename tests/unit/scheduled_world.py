@@ -56,7 +56,7 @@ class World:
         return worker
 
     def pull(
-        self, worker: WorkerId, free_rows: int = 8, speed: float | None = None, saturating: int | None = None
+        self, worker: WorkerId, free_rows: int = 8, speed: float | None = None, saturating: float | None = None
     ) -> None:
         offer = Pull(free_rows=free_rows, row_steps_per_s=speed, saturating_rows=saturating)
         self.scheduler.pull(worker, offer, self.now)

@@ -15,6 +15,7 @@ from spotlight.core.errors import EnvironmentProblem, InputError, SpotlightError
 from spotlight.node.launch import AgentLaunch, MachineLaunch
 from spotlight.pools import joining
 from spotlight.pools.joining import JoiningMachine, JoinOptions, default_name
+from spotlight.pools.machine import MachineSettings
 from spotlight.pools.tokens import RunSecrets, TokenFile, state_folder, token_file_of
 
 
@@ -154,6 +155,29 @@ def test_launch_of_a_machine_survives_its_way_over_the_wire(tmp_path):
     launch = asyncio.run(story())
     assert MachineLaunch.from_bytes(launch.to_bytes()) == launch
     assert launch.model == MODEL, "a machine that joins cannot read the weights ahead"
+
+
+def test_machine_that_joins_reads_the_model_of_the_run_ahead(tmp_path, monkeypatch):
+    started: list[MachineSettings] = []
+
+    class Started:
+        def __init__(self, settings, ended):
+            started.append(settings)
+
+        async def start(self):
+            pass
+
+        async def ensure_nursery(self):
+            pass
+
+    async def story():
+        monkeypatch.setattr(joining, "Machine", Started)
+        async with listening(tmp_path) as run:
+            options = JoinOptions(token_file=token_file_of(tmp_path), name="box", folder=tmp_path / "joined")
+            await JoiningMachine(options, lambda line: None)._started(await run.joined())
+
+    asyncio.run(story())
+    assert [settings.model for settings in started] == [MODEL]
 
 
 @pytest.mark.parametrize(

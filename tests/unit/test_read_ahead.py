@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from spotlight.config import load_config
+from spotlight.control.market.prices import PriceTable
 from spotlight.core import host_memory
 from spotlight.pools import read_ahead
 from spotlight.pools.machine import Machine, MachineSettings
 from spotlight.pools.read_ahead import ReadAhead, files_of
+from spotlight.run import Run
 
 SIZE = 32 << 20
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+NO_ERROR = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
 
 def folder(at: Path) -> Path:
@@ -94,6 +99,7 @@ def test_reading_ends_when_it_is_stopped(model, monkeypatch):
     assert not any(is_cached(path) for path in model.glob("*/*.safetensors"))
 
 
+@NO_ERROR
 @pytest.mark.parametrize("name", ["words", "random:qwen-image", "owner/not-fetched", "/no/such/folder", "a/b/c"])
 def test_model_that_is_no_file_of_this_machine_is_no_error(name, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
@@ -101,9 +107,34 @@ def test_model_that_is_no_file_of_this_machine_is_no_error(name, tmp_path, monke
     finish(name)
 
 
+def test_model_in_the_hubs_cache_is_found_although_files_that_are_not_fetched_are_missing(model, tmp_path, monkeypatch):
+    home = tmp_path / "hub" / "models--owner--name"
+    snapshot = home / "snapshots" / COMMIT
+    snapshot.parent.mkdir(parents=True)
+    model.rename(snapshot)
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text(COMMIT)
+    listed = [str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file()]
+    files = {name: {"size": 1, "blob_id": "0"} for name in [*listed, "README.md", ".gitattributes"]}
+    (home / "trees").mkdir()
+    (home / "trees" / f"{COMMIT}.json").write_text(json.dumps({"format_version": 1, "files": files}))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert [path.name for path in files_of("owner/name")] == ["a.safetensors", "b.safetensors", "model.safetensors"]
+    next(snapshot.glob("transformer/*.safetensors")).unlink()
+    assert files_of("owner/name") == [], "the worker fetches what is missing"
+
+
+@NO_ERROR
 def test_folder_without_weights_is_no_error(tmp_path):
     (tmp_path / "transformer").mkdir()
     finish(str(tmp_path))
+
+
+@pytest.mark.parametrize(("pace", "model"), [((), "words"), (("cluster.pace=h200-qwen-image-512",), "")])
+def test_run_names_its_model_to_its_machine_unless_no_worker_loads_it(tmp_path, pace, model):
+    config = load_config("words-nft", [f"output.folder={tmp_path}", *pace])
+    run = Run.start(config, "words-nft", PriceTable.load(None))
+    assert run.pool_settings("token").machine().model == model
 
 
 def test_machine_reads_the_model_of_its_run_ahead_before_it_has_a_worker(model, tmp_path):

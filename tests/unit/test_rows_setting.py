@@ -78,6 +78,15 @@ def test_paced_and_simulated_runs_take_what_their_profile_finds_efficient(tmp_pa
     assert load_config("words-large-nft", [f"cluster.pace={PACE}", "cluster.rows=3"]).cluster.rows == 3
 
 
+@pytest.mark.parametrize(("spot", "same"), [(2, True), (8, True), (600, False), (60_000, False)])
+def test_simulated_small_fleet_reports_progress_as_a_run_does_and_a_large_one_less_often(spot, same):
+    config = load_config("words-large-nft", ["cluster.reserved=4", f"cluster.spot={spot}"])
+    seen = simulated(config, Profile.load(PACE)).cluster
+    assert (seen.heartbeat_s == config.cluster.heartbeat_s) == same
+    assert seen.heartbeat_s >= config.cluster.heartbeat_s
+    assert seen.silence_s >= 4 * seen.heartbeat_s, "a worker between two heartbeats would count as silent"
+
+
 def test_simulated_nodes_have_rows_whatever_the_recipe_says():
     profile = Profile.load(PACE)
     for recipe in set(recipe_names()) - REAL_RECIPES.keys():

@@ -184,7 +184,9 @@ def test_the_last_row_is_not_left_to_a_worker_that_would_begin_it_later():
     assert world.give(free, 1, speed=4.0) == last[3:], "the other is busy for another second"
 
 
-@pytest.mark.parametrize(("measured", "taken"), [(None, 2), (2, 2), (1, 1), (0, 1), (1000, 2)])
+@pytest.mark.parametrize(
+    ("measured", "taken"), [(None, 2), (2, 2), (1, 1), (1.5, 1), (0.1, 1), (1000, 2), (float("nan"), 2)]
+)
 def test_the_last_row_is_left_to_another_worker_if_a_second_row_is_measured_to_take_longer(measured, taken):
     """Before it is measured, a step of two rows counts as no longer than one of one row."""
     world = World(EXACT.model_copy(update={"saturating_rows": 4}))
@@ -207,6 +209,8 @@ def test_a_row_fits_before_the_deadline_if_few_rows_are_measured_to_be_quick():
     world.issue(request(0))
     world.scheduler.warn(worker, NoticeKind.IMMINENT, 15.0, world.now)
     assert world.give(worker, 1, speed=1.0) == [], "40 row-steps as assumed"
+    world.pull(worker, 1, 1.0, saturating=1.6)
+    assert given_to(worker, world.assign()) == [], "its step takes as long as 1.6 rows: 16 s"
     world.pull(worker, 1, 1.0, saturating=1)
     assert len(given_to(worker, world.assign())) == 1
 

@@ -181,11 +181,11 @@ def test_pull_reports_the_rows_that_take_as_long_as_the_smallest_batch_so_far() 
     world = World()
     world.goes_on(grant(lease(1), lease(2), lease(3)))
     first, second, third = list(world.engine.live)
-    for rows, step_s, expected in ((3, 0.3, 3), (1, 0.2, 2)):
+    for rows, step_s, expected in ((3, 0.3, 3.0), (1, 0.2, 2.0)):
         gone = first if rows == 3 else second
         del world.engine.live[gone]
         sent = world.goes_on(completion=StepDone(rows, step_s, failed=[FailedRow(gone, 1, "it raised")]))
-        assert [each.saturating_rows for each in sent if isinstance(each, m.Pull)] == [expected]
+        assert [each.saturating_rows for each in sent if isinstance(each, m.Pull)] == [pytest.approx(expected)]
     assert list(world.engine.live) == [third]
 
 

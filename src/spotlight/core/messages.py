@@ -67,8 +67,8 @@ class Pull(Message, frozen=True, kw_only=True):
     free_rows: int
     row_steps_per_s: float | None = None
     """Measured speed: denoising steps of single rows per second at a full batch."""
-    saturating_rows: int | None = None
-    """Measured: rows of a full batch that take as long as its smallest batch, which is bound by launches."""
+    saturating_rows: float | None = None
+    """Measured: rows that would take as long, at `row_steps_per_s`, as a step of the worker's smallest batch."""
     answered: int | None = None
     """Number of grants received so far; a pull that crossed a grant on the way is out of date."""
     number: int | None = None

@@ -33,12 +33,13 @@ class StepSpeed:
         elif degree == 1:
             self._small = _averaged(self._small, max(rows, SATURATING_ROWS) / seconds)
 
-    def saturating_rows(self) -> int | None:
-        """Rows of a full batch that take as long alone as the smallest batch so far; None before a small batch."""
+    def saturating_rows(self) -> float | None:
+        """Rows that would take as long, at a full batch's speed, as a step of the smallest batch; None before a small
+        batch."""
         rows = min((rows for degree, rows in self._seconds if degree == 1), default=SATURATING_ROWS + 1)
         if rows > SATURATING_ROWS or self._full is None:
             return None
-        return max(1, int(self._seconds[1, rows] * self._full))
+        return max(1.0, self._seconds[1, rows] * self._full)
 
     def gain(self, degree: int) -> float | None:
         """Speed relative to alone, over the row counts measured at both degrees; None if there are none."""

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from spotlight.compute.models.fetched import cached_hub_folder
 from spotlight.compute.models.folder_facts import weight_files
 from spotlight.core.errors import SpotlightError
 from spotlight.core.host_memory import host_memory
@@ -53,7 +54,7 @@ class ReadAhead:
     def _run(self) -> None:
         with suppress(OSError, SpotlightError):
             files = files_of(self._model)
-            if is_worth(files):
+            if is_worth_reading(files):
                 for path in files:
                     self._read(path)
 
@@ -88,24 +89,11 @@ def files_of(model: str) -> list[Path]:
     path = Path(model).expanduser()
     if path.is_file():
         return [path]
-    folder = path if path.is_dir() else _cached(model)
+    is_hub_id = model.count("/") == 1
+    folder = path if path.is_dir() else cached_hub_folder(model) if is_hub_id else None
     return [file for part in COMPONENTS for file in weight_files(folder / part)] if folder is not None else []
 
 
-def is_worth(files: Sequence[Path]) -> bool:
+def is_worth_reading(files: Sequence[Path]) -> bool:
     size, available = sum(path.stat().st_size for path in files), host_memory()[0]
     return size >= WORTH and (available is None or size <= MEMORY_SHARE * available)
-
-
-def _cached(name: str) -> Path | None:
-    """Folder of a model in the hub's cache; never fetches."""
-    if name.count("/") != 1:
-        return None
-    # Imported on demand: it takes a second.
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(name, local_files_only=True))
-    except (HFValidationError, LocalEntryNotFoundError):
-        return None

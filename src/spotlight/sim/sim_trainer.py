@@ -272,7 +272,7 @@ async def _perform(effect: Effect, trainer: SimTrainer, pace: Pace, worker: Trai
                 worker.crash_if_due(CrashPoint.EXCHANGED)
             return trainer.step()
         case WriteWeights():
-            # Where every rank has all weights, only rank 0 writes them.
+            # The simulator has no sharded gangs, whose ranks all take part.
             if effect.leads:
                 await worker.take_time(pace.publish())
             worker.crash_if_due(CrashPoint.PUBLISHING)

@@ -141,8 +141,8 @@ def _name(node: NodeId) -> str:
 RAREST_HEARTBEAT_S, SILENCE_S, TICK_S = 10.0, 60.0, 2.0
 """Virtual workers are never silent unless they are lost, so large fleets have rare heartbeats."""
 HEARTBEATS_PER_S = 30
-"""Heartbeats of a large fleet per virtual second. A worker of a small fleet has as many as in a run, because shares
-follow the progress that it reports."""
+"""Heartbeats of a fleet per virtual second, until a worker's are the rarest. Small fleets (up to 15 slots by default)
+have the heartbeat of a run, because shares follow the reported progress."""
 
 
 @dataclass(frozen=True, kw_only=True)

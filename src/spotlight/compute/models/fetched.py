@@ -23,6 +23,7 @@ RANDOM, RANDOM_TINY = "random:", "random-tiny:"
 """Prefixes of names of models with random weights."""
 FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 """Files of a hub model that are fetched; pickled weights never are."""
+PATTERNS = [*FETCHED, *(f"*/{each}" for each in FETCHED)]
 MAKER = "spotlight.compute.models.random_weights"
 
 
@@ -34,13 +35,24 @@ def hub_folder(hub_id: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=[*FETCHED, *(f"*/{each}" for each in FETCHED)]))
+        return Path(snapshot_download(hub_id, allow_patterns=PATTERNS))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise WeightsError(
             f"The model '{hub_id}' is neither in the hub's cache nor can it be fetched ({reason}); check the name and "
             "the network, log in with `hf auth login` if it is gated, or name a folder in diffusers layout."
         ) from error
+
+
+def cached_hub_folder(hub_id: str) -> Path | None:
+    """Folder with the model's files if the hub's cache has them all; fetches nothing."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=PATTERNS, local_files_only=True))
+    except (HFValidationError, LocalEntryNotFoundError):
+        return None
 
 
 def tiny_folder(family: Family) -> Path:

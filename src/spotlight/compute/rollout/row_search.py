@@ -25,8 +25,8 @@ SEARCH_S = {"cpu": 0.5, "cuda": 4.0}
 by arithmetic at its first sizes, gains little, and reaches the limit. On a CPU these are the process's CPU seconds, so
 that a busy machine does not end the search at once."""
 FIRST = 4
-"""First size. Fewer rows take about as long per step on any GPU (`saturating_rows` of the scheduler), so they are tried
-only if this size does not fit."""
+"""First size. Fewer rows seldom take much less time per step on a GPU, so they are tried only if this size does not
+fit."""
 WARM_UPS, TIMED = 1, (2, 5)
 """Forwards of each size: uncounted ones, then the least and the most that are timed."""
 PATIENCE = 2

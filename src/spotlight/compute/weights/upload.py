@@ -62,11 +62,11 @@ def upload(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Ten
 
 
 def moved(module: ModuleT, device: torch.device) -> ModuleT:
-    """Move a module whose parameters are pages of a file to the device; a parameter of two names stays one."""
-    arrived = upload({name: parameter.data for name, parameter in module.named_parameters()}, device)
-    for name, parameter in module.named_parameters():
-        parameter.data = arrived[name]
-    # Buffers are small, and come last.
+    """Move a module to the device, its parameters on the host as mapped files are; one of two names stays one."""
+    on_host = {name: each.data for name, each in module.named_parameters() if each.device.type == "cpu"}
+    for name, tensor in upload(on_host, device).items():
+        module.get_parameter(name).data = tensor
+    # Its buffers are small.
     return module.to(device)
 
 

@@ -21,7 +21,7 @@ from spotlight.control.scheduler.state import (
     Queue,
     Standing,
     WorkerRecord,
-    usable_speed,
+    usable,
 )
 
 SERVING = Standing.SERVING
@@ -45,7 +45,7 @@ class Balance:
 
     def measure(self, worker: WorkerRecord, reported: float | None) -> None:
         """Set the worker's speed: the reported one, else its last measured one, else the median of the others."""
-        measured = usable_speed(reported) if reported is not None else None
+        measured = usable(reported)
         if measured is None:
             speed = self._known.median if worker.measured is None else worker.measured
         else:
@@ -116,7 +116,7 @@ class Balance:
             return not worker.leases
         head = queue.head()
         # A row needs all its steps, and a step of few rows takes as long as one of `saturating_rows`.
-        few = worker.saturating_rows if len(worker.leases) < worker.saturating_rows else 1
+        few = worker.saturating_rows if self._costs_no_time(worker) else 1
         row_steps = head.remaining * few
         others_s = backlog.level_s(queue.row_steps) + row_steps / backlog.team.fastest
         own_s = max(worker.finish_s(head.remaining), worker.late_s + row_steps / worker.speed)
@@ -128,7 +128,10 @@ class Balance:
 
     def _is_free(self, worker: WorkerRecord, backlog: Backlog) -> bool:
         """Whether one more row costs no time on a worker than which none is faster: it is left to no other one."""
-        return len(worker.leases) < worker.saturating_rows and worker.speed * JITTER >= backlog.team.fastest
+        return self._costs_no_time(worker) and worker.speed * JITTER >= backlog.team.fastest
+
+    def _costs_no_time(self, worker: WorkerRecord) -> bool:
+        return worker.batch + 1 <= worker.saturating_rows
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from spotlight.control.scheduler.booking import Booking, GroupOrder, by_number
 from spotlight.control.scheduler.prediction import Fetching
 from spotlight.control.scheduler.pulls import Assignment, Recalled, Rounds
 from spotlight.control.scheduler.settings import SchedulerSettings
-from spotlight.control.scheduler.state import PullQueue, Standing, WorkerRecord
+from spotlight.control.scheduler.state import PullQueue, Standing, WorkerRecord, usable
 from spotlight.core.messages import Progress, Pull
 from spotlight.core.types import WorkerId
 from spotlight.core.work import NoticeKind, ReleaseReason, Request, RequestId, SlotClass, WeightsId, Work
@@ -48,8 +48,8 @@ class Scheduler:
         self._rounds = Rounds(self._settings, self._booking, self._balance, self._pulls)
         self._watch = stragglers.Watch(self._settings)
         self._next_search = 0.0
-        self._smallest_batch = 1 << 30
-        """Smallest saturating batch of any worker so far."""
+        self._smallest_batch = inf
+        """Fewest `saturating_rows` of any worker so far."""
         self._most_rows = 0
         """Largest `rows` of any worker so far."""
 
@@ -111,8 +111,9 @@ class Scheduler:
         known.late_s = late_s
         known.takes_previews = previews
         self._balance.measure(known, pull.row_steps_per_s)
-        if pull.saturating_rows is not None:
-            self._saturates(known, pull.saturating_rows)
+        saturating = usable(pull.saturating_rows)
+        if saturating is not None:
+            self._saturates(known, saturating)
         self._balance.recount(known)
         if known.free_rows > 0:
             self._pulls.push(known)
@@ -372,8 +373,8 @@ class Scheduler:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _saturates(self, worker: WorkerRecord, rows: int) -> None:
-        worker.saturating_rows = max(1, min(rows, worker.rows))
+    def _saturates(self, worker: WorkerRecord, rows: float) -> None:
+        worker.saturating_rows = max(1.0, min(rows, worker.rows))
         self._smallest_batch = min(self._smallest_batch, worker.saturating_rows)
 
     def _known(self, workers: Iterable[WorkerId]) -> list[WorkerRecord]:

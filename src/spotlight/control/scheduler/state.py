@@ -90,8 +90,8 @@ class MeasuredSpeeds:
         return self._median
 
 
-def usable_speed(reported: float | None) -> float | None:
-    """The reported speed if it is finite and positive, else None."""
+def usable(reported: float | None) -> float | None:
+    """The reported number if it is finite and positive, else None."""
     return reported if reported is not None and isfinite(reported) and reported > 0 else None
 
 
@@ -257,8 +257,8 @@ class WorkerRecord:
     speed: float = UNMEASURED
     """Row-steps per second at a full batch: measured, or the median of the others."""
     measured: float | None = None
-    saturating_rows: int = 1
-    """Rows of its smallest saturating batch: a step of fewer takes as long. Measured, or assumed before."""
+    saturating_rows: float = 1.0
+    """Rows that would take as long at its speed as a step of its smallest batch. Measured, or assumed before."""
     free_rows: int = 0
     """Free rows of its standing pull; 0 if it has none."""
     late_s: float = 0.0
@@ -291,6 +291,11 @@ class WorkerRecord:
         """
         limit = 2 * self.rows - len(self.leases)
         return self.free_rows if self.free_rows < limit else limit
+
+    @property
+    def batch(self) -> int:
+        """Rows of its batch; those of requests that are being scored are free again."""
+        return min(len(self.leases), self.rows - self.free_rows)
 
     def step_s(self, rows: int) -> float:
         """Seconds of one step of a batch of `rows` rows."""

@@ -69,7 +69,7 @@ class IdleWorkers:
 def suspects(
     workers: Collection[WorkerRecord],
     backlogs: Iterable[Backlog],
-    smallest_batch: int,
+    smallest_batch: float,
     most_rows: int,
     slowest: float,
     settings: SchedulerSettings,
