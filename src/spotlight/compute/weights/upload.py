@@ -38,7 +38,7 @@ class BufferPiece:
 
 def upload(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     """Return the tensors on the device; without a copy if they are there already and it is not CUDA."""
-    if device.type != "cuda":
+    if device.type != "cuda" or not tensors:
         return {name: tensor.to(device) for name, tensor in tensors.items()}
     sources = {name: bytes_of(tensor.contiguous()) for name, tensor in tensors.items()}
     # Not `empty_like`, which keeps strides: bytes of a tensor that is not contiguous would be those of a copy.
