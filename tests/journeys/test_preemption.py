@@ -80,7 +80,7 @@ def test_advisory_notice_leaves_previews_only() -> None:
 
 
 def test_flight_that_cannot_finish_before_the_deadline_is_handed_back_and_resumes_elsewhere() -> None:
-    with Story(spot=2, rollout=LONG) as story:
+    with Story(spot=2, rollout=LONG | {"steps": 24}) as story:
         story.until(lambda: story.recorded(Leased, worker="spot-1.1/0.1"))
         story.wait(2.0)
         story.warn("spot-1", NoticeKind.IMMINENT, 2.0)

@@ -302,7 +302,7 @@ def test_drain_requested_between_two_parts_stops_after_the_iteration_with_all_it
     changes = ["pipeline.gap=true", "budget.max_hours=0.05", "iterations=50"]
     outcome, events = run(config("spot-no-explore", changes), tmp_path / "run")
     assert outcome.ending is Ending.STOPPED
-    assert 0 < outcome.iterations < 10
+    assert 0 < outcome.iterations < 50
     assert sum(isinstance(event, StepCommitted) for event in events) == 2 * outcome.iterations
     kept = [event.step for event in events if isinstance(event, Checkpointed)]
     assert kept[-1] == 2 * outcome.iterations
@@ -336,7 +336,7 @@ def test_losing_every_spot_machine_for_good_only_makes_the_run_slower(tmp_path):
 def test_a_budget_of_hours_ends_a_simulated_run_in_virtual_time(tmp_path):
     outcome, events = run(config("reserved-only", ["budget.max_hours=0.05", "iterations=50"]), tmp_path / "run")
     assert outcome.ending is Ending.STOPPED
-    assert 0 < outcome.iterations < 10
+    assert 0 < outcome.iterations < 50
     assert "max_hours" in next(event.reason for event in events if isinstance(event, RunStopped))
 
 

@@ -15,7 +15,7 @@ from spotlight.core.errors import InputError
 OURS, BASELINE = "spotlight-fixed", "reserved-only"
 SETUPS = (BASELINE, "spot-no-explore", "explore-inline", "reserved-explore", "on-demand-explore", OURS, "spotlight")
 SMALL = (
-    *("iterations=4", "rollout.prompts=4", "eval.prompts=2", "eval.every=2", "market.boot_s=5"),
+    *("iterations=4", "rollout.prompts=16", "eval.prompts=2", "eval.every=2", "market.boot_s=5"),
     *("explore.seeds=16", "explore.precision=exact"),
 )
 EVALUATED = (0, 2, 4)
