@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from benchmarks.lib.figures import Figure
 from spotlight.compute.models.families import usable_device
 from spotlight.core.errors import EnvironmentProblem
-from spotlight.pools.read_ahead import ReadAhead
+from spotlight.pools.read_ahead import ReadAhead, is_worth_reading
 
 TENSORS = 340
 READERS = (1, 4)
@@ -44,6 +44,11 @@ def measure(gigabytes: float, folder: Path, rounds: int) -> dict[str, Figure]:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         weights = Path(scratch) / "weights.safetensors"
         _write(gigabytes, weights)
+        if not is_worth_reading([weights]):
+            raise EnvironmentProblem(
+                f"A machine would not read {gigabytes:g} GB ahead: it reads at least 1 GiB, and at most what fits into "
+                "the free memory; choose another --gigabytes, or free memory."
+            )
         for readers in READERS:
             seconds[f"read_by_{readers}"] = [_read(weights, readers)]
         for _ in range(rounds):

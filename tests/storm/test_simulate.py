@@ -75,6 +75,7 @@ SMALL = (
     "explore.seeds=24",
     "explore.steps=4",
 )
+BUDGET, BUDGET_S = "budget.max_hours=0.05", 180.0
 BULK = "time_s,node,event,seconds\n" + "".join(f"0,spot-{n},up,0\n" for n in range(1, 9))
 BULK += "".join(f"60,spot-{n},kill,0\n" for n in range(1, 9))
 
@@ -299,10 +300,11 @@ def charged(rows: int) -> float:
 
 
 def test_drain_requested_between_two_parts_stops_after_the_iteration_with_all_its_steps(tmp_path):
-    changes = ["pipeline.gap=true", "budget.max_hours=0.05", "iterations=50"]
+    changes = ["pipeline.gap=true", BUDGET, "iterations=50"]
     outcome, events = run(config("spot-no-explore", changes), tmp_path / "run")
     assert outcome.ending is Ending.STOPPED
     assert 0 < outcome.iterations < 50
+    assert BUDGET_S < outcome.seconds < 1.25 * BUDGET_S, "it ends with the iteration in progress"
     assert sum(isinstance(event, StepCommitted) for event in events) == 2 * outcome.iterations
     kept = [event.step for event in events if isinstance(event, Checkpointed)]
     assert kept[-1] == 2 * outcome.iterations
@@ -334,9 +336,10 @@ def test_losing_every_spot_machine_for_good_only_makes_the_run_slower(tmp_path):
 
 
 def test_a_budget_of_hours_ends_a_simulated_run_in_virtual_time(tmp_path):
-    outcome, events = run(config("reserved-only", ["budget.max_hours=0.05", "iterations=50"]), tmp_path / "run")
+    outcome, events = run(config("reserved-only", [BUDGET, "iterations=50"]), tmp_path / "run")
     assert outcome.ending is Ending.STOPPED
-    assert 0 < outcome.iterations < 50
+    assert 0 < outcome.iterations < 10
+    assert BUDGET_S < outcome.seconds < 1.25 * BUDGET_S, "it ends with the iteration in progress"
     assert "max_hours" in next(event.reason for event in events if isinstance(event, RunStopped))
 
 

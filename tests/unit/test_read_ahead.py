@@ -5,6 +5,8 @@ import ctypes
 import json
 import mmap
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,13 @@ def finish(model: str) -> None:
     ahead = ReadAhead(model)
     ahead.begin()
     ahead.join()
+
+
+def machine_of(model: Path, folder: Path) -> Machine:
+    settings = MachineSettings(
+        folder=folder, home=folder, entry="os:abort", is_bare=True, model=str(model), drain_s=0.1
+    )
+    return Machine(settings, lambda end: None)
 
 
 def test_all_shards_that_workers_load_are_cached_and_the_text_encoder_is_not_read(model):
@@ -139,15 +148,7 @@ def test_run_names_its_model_to_its_machine_unless_no_worker_loads_it(tmp_path, 
 
 def test_machine_reads_the_model_of_its_run_ahead_before_it_has_a_worker(model, tmp_path):
     async def story() -> None:
-        settings = MachineSettings(
-            folder=tmp_path / "run",
-            home=tmp_path / "run",
-            entry="os:abort",
-            is_bare=True,
-            model=str(model),
-            drain_s=0.1,
-        )
-        machine = Machine(settings, lambda end: None)
+        machine = machine_of(model, tmp_path / "run")
         try:
             await machine.start()
             async with asyncio.timeout(60):
@@ -157,3 +158,31 @@ def test_machine_reads_the_model_of_its_run_ahead_before_it_has_a_worker(model, 
             await machine.stop()
 
     asyncio.run(story())
+
+
+def test_machine_that_stops_reads_no_further(model, tmp_path, monkeypatch):
+    read: list[int] = []
+
+    def slowly(descriptor: int, rooms: list[bytearray], start: int) -> int:
+        read.append(start)
+        time.sleep(0.01)
+        return len(rooms[0])
+
+    async def story() -> None:
+        machine = machine_of(model, tmp_path / "run")
+        try:
+            await machine.start()
+            async with asyncio.timeout(60):
+                while not read:
+                    await asyncio.sleep(0.01)
+        finally:
+            await machine.stop()
+
+    monkeypatch.setattr(read_ahead, "BLOCK", 4096)
+    monkeypatch.setattr("os.preadv", slowly)
+    asyncio.run(story())
+    reading = [thread for thread in threading.enumerate() if thread.name == "read-ahead"]
+    for thread in reading:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in reading)
+    assert len(read) < 3 * SIZE // 4096

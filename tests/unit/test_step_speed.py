@@ -50,6 +50,15 @@ def test_saturating_batch_follows_the_smallest_batch_that_was_timed():
     assert step_speed.saturating_rows() == pytest.approx(1.4), "two rows are not the smallest batch"
 
 
+def test_one_slow_step_of_the_smallest_batch_counts_as_one_of_a_larger_batch():
+    step_speed = StepSpeed()
+    step_speed.record(rows=16, capacity=16, degree=1, seconds=0.8)
+    step_speed.record(rows=1, capacity=16, degree=1, seconds=9.0)
+    assert step_speed.saturating_rows() == pytest.approx(16.0), "no batch takes longer than a larger one"
+    step_speed.record(rows=2, capacity=16, degree=1, seconds=0.1)
+    assert step_speed.saturating_rows() == pytest.approx(2.0)
+
+
 def test_saturating_batch_needs_a_full_batch_alone():
     step_speed = StepSpeed()
     step_speed.record(rows=1, capacity=16, degree=1, seconds=0.1)

@@ -35,11 +35,14 @@ class StepSpeed:
 
     def saturating_rows(self) -> float | None:
         """Rows that would take as long, at a full batch's speed, as a step of the smallest batch; None before a small
-        batch."""
-        rows = min((rows for degree, rows in self._seconds if degree == 1), default=SATURATING_ROWS + 1)
-        if rows > SATURATING_ROWS or self._full is None:
+        batch.
+
+        The smallest batch takes no longer than any larger one, so a slow step of it counts only until one was timed.
+        """
+        alone = {rows: seconds for (degree, rows), seconds in self._seconds.items() if degree == 1}
+        if self._full is None or min(alone) > SATURATING_ROWS:
             return None
-        return max(1.0, self._seconds[1, rows] * self._full)
+        return max(1.0, min(alone.values()) * self._full)
 
     def gain(self, degree: int) -> float | None:
         """Speed relative to alone, over the row counts measured at both degrees; None if there are none."""

@@ -62,7 +62,7 @@ def upload(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Ten
 
 
 def moved(module: ModuleT, device: torch.device) -> ModuleT:
-    """Move a module to the device, its parameters on the host as mapped files are; one of two names stays one."""
+    """Move a module to the device, its parameters on the host as mapped files are; tied parameters stay tied."""
     on_host = {name: each.data for name, each in module.named_parameters() if each.device.type == "cpu"}
     for name, tensor in upload(on_host, device).items():
         module.get_parameter(name).data = tensor
