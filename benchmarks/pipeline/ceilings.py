@@ -10,7 +10,8 @@ adopts its own weights, N the number of slots:
     +TAG         drawing and all training but the last group's shared by all slots, of which trainers can draw after a
                  and the others after f, then the last group's training and p
     +asynchrony  the longest of G + f and T + p; or with trainers that help, and so take up weights as well, of
-                 T + p + a, of drawing, training, p, f and a shared by all slots, and of the fresh share as with TAG
+                 T + p + a, of drawing, training, p of one trainer, f and a shared by all slots, and of the fresh share
+                 as with TAG
 
 The last two also respect the order of groups: before the samples of k groups are drawn after publication, at most k - 1
 of these groups are trained; and trainers do not train while they draw. With TAG they also respect small batches: the
@@ -94,9 +95,11 @@ def _seconds(cell: Cell, row: Row, rows: int) -> float:
         case Row.ASYNC:
             fresh = cell.setting.prompts - int(STALE * cell.setting.prompts)
             rolled, busy = sums.evenly_drawn + sums.fetch, sums.trained + sums.publish
+            # One rank writes the weights; the others may draw meanwhile.
+            by_all = shared(rolled, sums.trained + sums.adopt + sums.publish / gang)
             last = _last_trained_s(cell, GROUP, over_pairs=True)
             drawn = shared(sums.fetch + sums.evenly_drawn * fresh / cell.setting.prompts, sums.adopt)
-            helped = max(shared(rolled, busy + sums.adopt), busy + sums.adopt, drawn + last + sums.publish)
+            helped = max(by_all, busy + sums.adopt, drawn + last + sums.publish)
             return max(min(max(rolled, busy), helped), _turns_s(cell, fresh, rows) + sums.publish)
 
 
@@ -156,10 +159,12 @@ def _turn_s(cell: Cell, groups: int, number: int, rows: int) -> float:
     left = _last_trained_s(cell, (groups - number + 1) * GROUP, over_pairs=True)
     trained = _last_trained_s(cell, cell.setting.samples, over_pairs=True)
     alone = _team_s(profile, samples, machines.rollers, cell.setting.steps, rows) / machines.speed
+    # With help, shares need not be whole rows.
+    even = _evenly_drawn_s(cell, rows) * samples / cell.setting.samples
     # Seconds saved by the others per second that the trainers draw.
     by_trainers = machines.trainers * _row_steps_per_s(profile, min(rows, -(-samples // machines.trainers)))
-    sooner = by_trainers * alone / (samples * cell.setting.steps)
-    starved = fetch + alone + left - adopt - trained
+    sooner = by_trainers * even / (samples * cell.setting.steps)
+    starved = fetch + even + left - adopt - trained
     helped = adopt + trained + max(0.0, starved) / (1 + sooner)
     return max(_all_draw_s(cell, samples) + left, min(helped, max(trained, fetch + alone + left)))
 

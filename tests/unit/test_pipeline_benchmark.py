@@ -13,6 +13,7 @@ from benchmarks.pipeline.ceilings import ceiling_s, colocated_s, sums_of
 from benchmarks.pipeline.cells import (
     COLOCATED,
     Cell,
+    Loss,
     Machines,
     Row,
     Setting,
@@ -62,6 +63,7 @@ def test_no_row_is_quicker_than_its_ceiling_and_none_loses_against_the_one_befor
         (Cell("h200-qwen-image-512", Machines(8, 24), Setting(2, 20, 4)), 1),
         (Cell("h200-qwen-image-512", Machines(8, 24), Setting(8, 40, 4)), 3),
         (Cell("h200-qwen-image-512", Machines(4, 8, 0.5), Setting(8, 20, 2)), 12),
+        (Cell("h200-qwen-image-1280", Machines(2, 6, 0.5), Setting(2, 30, 1, 1, Loss.FLOW_GRPO)), 4),
     ],
     ids=lambda each: each.name if isinstance(each, Cell) else f"{each} rows",
 )
